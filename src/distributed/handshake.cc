@@ -86,8 +86,8 @@ std::string difference(const Record& there, const Record& first) {
 
 }  // namespace
 
-std::vector<Fact> build_facts(const std::string& version) {
-  return {{"the version of quire", version}, {"the digest of quire's program", program_digest().hex()}};
+std::vector<Fact> build_facts() {
+  return {{"the digest of quire's program", program_digest().hex()}};
 }
 
 Status shake_hands(Group& group, const std::vector<Fact>& facts) {

@@ -16,8 +16,8 @@ struct Fact {
   std::string value;  // longer than 64 bytes: its digest is sent
 };
 
-// What every build says of itself: its version, and the digest of the running program.
-std::vector<Fact> build_facts(const std::string& version);
+// What every build says of itself: the digest of the running program.
+std::vector<Fact> build_facts();
 
 // Exchanges the facts of all ranks, in records of a size that no version changes. If one differs from rank 0's, every
 // rank returns the same Error, a sentence that names the first such rank, its host and what differs. Every rank calls

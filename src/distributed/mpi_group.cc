@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 
@@ -50,7 +51,8 @@ class MpiGroup final : public Group {
     std::vector<std::byte> all(static_cast<size_t>(size_));
     gather({&mine, 1}, all);
   }
-  std::unique_ptr<Group> split(int first, int count) {
+  std::string trouble() const { return world_->trouble(); }
+  std::unique_ptr<Group> split(int first, int count) override {
     QUIRE_CHECK(first <= rank() && rank() < first + count && first + count <= size_);
     return std::make_unique<MpiGroup>(world_, first_ + first, count, depth_ + 1);
   }
@@ -89,9 +91,19 @@ std::optional<LaunchedRank> launched_rank() {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     return error == std::errc() && end == text.data() + text.size() ? value : -1;
   };
-  const int rank = number("OMPI_COMM_WORLD_RANK"), size = number("OMPI_COMM_WORLD_SIZE");
-  if (rank < 0 || rank >= size) return {};
-  return LaunchedRank{rank, size};
+  LaunchedRank out;
+  out.rank = number("OMPI_COMM_WORLD_RANK");
+  out.size = number("OMPI_COMM_WORLD_SIZE");
+  if (out.rank < 0 || out.rank >= out.size) return {};
+  out.host_rank = std::max(0, number("OMPI_COMM_WORLD_LOCAL_RANK"));
+  out.host_ranks = std::max(out.host_rank + 1, number("OMPI_COMM_WORLD_LOCAL_SIZE"));
+  out.bound = env("OMPI_MCA_orte_bound_at_launch").value_or("0") == "1";
+  return out;
+}
+
+std::string trouble_of(const Group& group) {
+  const auto* processes = dynamic_cast<const MpiGroup*>(&group);
+  return processes == nullptr ? "" : processes->trouble();
 }
 
 Result<std::unique_ptr<Group>> make_mpi_group(const MpiOptions& options) {

@@ -20,7 +20,8 @@ constexpr int kThreadSerialized = 2;            // MPI_THREAD_SERIALIZED: any th
 constexpr size_t kMostBytes = size_t{1} << 30;  // of one message, whose count is an int; longer ones are cut
 constexpr int kStartTag = 0;
 constexpr double kFinalizeSeconds = 5;
-constexpr auto kOutboxLimit = 1s;  // at the end, for messages that nobody has received yet
+constexpr double kTroubleSeconds = 2;  // eight signs of life that did not come
+constexpr auto kOutboxLimit = 1s;      // at the end, for messages that nobody has received yet
 constexpr auto kOutboxPause = 20us;
 
 // Ends the process. mpirun notices that it went without MPI_Finalize, and ends the ranks that are left. (MPI_Abort does
@@ -161,6 +162,12 @@ std::string MpiWorld::name(int rank) const {
   if (names_.empty()) return fmt::format("rank {}", rank);
   const RankName& it = names_[static_cast<size_t>(rank)];
   return fmt::format("rank {} ({}, pid {})", rank, it.host, it.pid);
+}
+
+std::string MpiWorld::trouble() const {
+  const std::optional<RankWatch::Quiet> quiet = watch_->quiet();
+  if (!quiet || quiet->seconds < kTroubleSeconds) return "";
+  return fmt::format("{} has not answered for {} seconds.", name(quiet->rank), static_cast<int64_t>(quiet->seconds));
 }
 
 void MpiWorld::lost(int rank, Loss why) const {

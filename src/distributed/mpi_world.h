@@ -32,6 +32,7 @@ class MpiWorld {
   int rank() const { return rank_; }
   int size() const { return size_; }
   const std::string& version() const { return library_.version; }
+  std::string trouble() const;  // trouble_of()
 
   // A message under way.
   struct Transfer {

@@ -41,7 +41,8 @@ struct NcclApi {
     std::string message = fmt::format("{} failed: {}", call, error_text(code));
     if (detail != nullptr && *detail != '\0') message += fmt::format(" ({})", detail);
     while (message.ends_with("\n)")) message.erase(message.size() - 2, 1);
-    return unavailable(message + "; NCCL_DEBUG=INFO shows more");
+    if (message.find("NCCL_DEBUG") == std::string::npos) message += "; NCCL_DEBUG=INFO shows more";
+    return unavailable(message);
   }
 };
 

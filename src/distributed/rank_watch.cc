@@ -442,6 +442,16 @@ void RankWatch::tell_lost(int rank, Loss why) {
   last_words({rank, why});
 }
 
+std::optional<RankWatch::Quiet> RankWatch::quiet() const {
+  const std::lock_guard lock(mutex_);
+  std::optional<Quiet> out;
+  for (const Peer& peer : peers_) {
+    const double seconds = std::chrono::duration<double>(Clock::now() - peer.heard).count();
+    if (peer.fd >= 0 && (!out || seconds > out->seconds)) out = Quiet{peer.rank, seconds};
+  }
+  return out;
+}
+
 bool RankWatch::leave() {
   std::unique_lock lock(mutex_);
   left_[static_cast<size_t>(rank_)] = true;

@@ -54,6 +54,13 @@ class RankWatch {
   // is lost.
   Status start(std::chrono::duration<double> limit, std::chrono::duration<double> silence, OnLost on_lost);
 
+  // The peer from which nothing was heard for the longest time; none after they left. Any thread may ask.
+  struct Quiet {
+    int rank = -1;
+    double seconds = 0;
+  };
+  std::optional<Quiet> quiet() const;
+
   // Says that this rank lost `rank`: the others learn it from rank 0. Returns when they were told.
   void tell_lost(int rank, Loss why);
   // Says that this rank needs the group no more, and waits until every rank has said so. False if one of them ended
@@ -93,7 +100,7 @@ class RankWatch {
   Clock::duration silence_{};
   OnLost on_lost_;
 
-  std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::vector<Peer> peers_;  // rank 0: all others; the others: rank 0
   std::vector<bool> left_;   // [size]; the ranks that need the group no more

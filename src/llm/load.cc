@@ -13,6 +13,7 @@
 #include "kv/kv_spec.h"
 #include "kv/offload.h"
 #include "llm/page_identity.h"
+#include "llm/rank_facts.h"
 #include "llm/ranks.h"
 #include "llm/speculative_config.h"
 #include "model/parallel_model.h"
@@ -195,8 +196,8 @@ Result<std::unique_ptr<Backend>> open_backend(const Options& options, int rank) 
                               " (quire devices lists what there is)");
     }
   }
-  return make_cpu_backend({static_cast<int>(options.threads), options.cpu_isa, rank,
-                           static_cast<int>(std::max<int64_t>(options.ranks(), 1))});
+  const HostShare share = cpu_share(options, rank);
+  return make_cpu_backend({static_cast<int>(options.threads), options.cpu_isa, share.rank, share.ranks});
 }
 
 // Reserves the memory that ops need besides the model's scratch.
@@ -433,7 +434,7 @@ Result<LoadedRank> load_weights(const Options& options, const model::ModelFiles&
   resolved.load.ranks = ranks.ranks();
   // Before the weights are loaded, so that a plan without room for them fails early. Ranks share the host's memory.
   measure_memory(options, backend, resolved.memory);
-  resolved.memory.available_bytes /= options.ranks();
+  resolved.memory.available_bytes /= memory_share(options).ranks;
   if (resolved.memory.available_bytes > 0) QUIRE_TRY(check_weights_fit(options, files, resolved, backend));
   QUIRE_ASSIGN(out.model, model::load_model(files, resolved.load, backend));
   if (resolved.draft) {
@@ -482,12 +483,18 @@ Result<kv::MemoryPlan> plan_rank(LoadedRank& rank, distributed::Group* all) {
 Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles& files,
                                  std::unique_ptr<Backend> backend, std::function<void(int64_t, int64_t)> progress,
                                  const std::atomic<bool>* cancelled, distributed::Group* all) {
-  QUIRE_TRY(check_ranks(options, *backend));
-  if (all != nullptr) QUIRE_TRY(check_size(options, *all));
   std::shared_ptr<RankThreads> threads;  // they end after the model that they follow
-  if (all == nullptr && options.ranks() > 1) {
-    threads = std::make_shared<RankThreads>(options, cancelled);
-    all = &threads->first();
+  if (options.processes.group != nullptr) {
+    all = options.processes.group;
+    QUIRE_TRY(agree(all, check_ranks(options, *backend)));
+    QUIRE_TRY(distributed::shake_hands(*all, rank_facts(options, files, *backend)));
+  } else {
+    QUIRE_TRY(check_ranks(options, *backend));
+    if (all != nullptr) QUIRE_TRY(check_size(options, *all));
+    if (all == nullptr && options.ranks() > 1) {
+      threads = std::make_shared<RankThreads>(options, cancelled);
+      all = &threads->first();
+    }
   }
   auto groups = std::make_shared<RankGroups>();
   if (all != nullptr) *groups = RankGroups(options, *all);
@@ -525,16 +532,23 @@ namespace {
 // A follower with its pages, ready for the first step. The backend outlives the others.
 struct Follower {
   std::unique_ptr<Backend> backend;
+  model::ModelFiles files;
   LoadedRank rank;
   std::unique_ptr<model::KvCache> pages;
 };
 
-Result<Follower> load_follower(const Options& options, const RankGroups& groups, const std::atomic<bool>* cancelled) {
+Result<Follower> open_follower(const Options& options, int rank) {
   Follower out;
-  QUIRE_ASSIGN(out.backend, make_backend(options, groups.all->rank()));
-  QUIRE_ASSIGN(const model::ModelFiles files, open_files(options));
-  QUIRE_ASSIGN(out.rank, load_weights(options, files, *out.backend, {}, cancelled, groups));
+  QUIRE_ASSIGN(out.backend, make_backend(options, rank));
+  QUIRE_ASSIGN(out.files, open_files(options));
   return out;
+}
+
+Status load_follower(const Options& options, const RankGroups& groups, const std::atomic<bool>* cancelled,
+                     Result<Follower>& follower) {
+  if (!follower.ok()) return follower.error();
+  QUIRE_ASSIGN(follower->rank, load_weights(options, follower->files, *follower->backend, {}, cancelled, groups));
+  return {};
 }
 
 Status allocate(Follower& follower) {
@@ -549,8 +563,12 @@ Status allocate(Follower& follower) {
 Status run_follower(const Options& options, distributed::Group& all, const std::atomic<bool>* cancelled, bool* loaded) {
   QUIRE_TRY(check_size(options, all));
   const RankGroups groups(options, all);
-  auto follower = load_follower(options, groups, cancelled);
-  QUIRE_TRY(agree(&all, follower.ok() ? Status() : Status(follower.error())));
+  auto follower = open_follower(options, all.rank());
+  if (options.processes.group != nullptr) {
+    QUIRE_TRY(agree(&all, follower.ok() ? Status() : Status(follower.error())));
+    QUIRE_TRY(distributed::shake_hands(all, rank_facts(options, follower->files, *follower->backend)));
+  }
+  QUIRE_TRY(agree(&all, load_follower(options, groups, cancelled, follower)));
   QUIRE_TRY(plan_rank(follower->rank, &all));
   const Status allocated = allocate(*follower);
   QUIRE_TRY(agree(&all, allocated));

@@ -60,6 +60,18 @@ model::Share share_of_rank(const Options& options, int rank) {
   return out;
 }
 
+HostShare cpu_share(const Options& options, int rank) {
+  const Processes& processes = options.processes;
+  if (processes.group == nullptr) return {rank, static_cast<int>(std::max<int64_t>(options.ranks(), 1))};
+  if (processes.own_cpus) return {};
+  return {processes.host_rank, processes.host_ranks};
+}
+
+HostShare memory_share(const Options& options) {
+  if (options.processes.group == nullptr) return cpu_share(options, 0);
+  return {options.processes.host_rank, options.processes.host_ranks};
+}
+
 RankGroups::RankGroups(const Options& options, distributed::Group& group)
     : share(share_of_rank(options, group.rank())), all(&group), times(std::make_unique<model::GatherTimes>()) {
   QUIRE_CHECK(group.size() == options.ranks());
@@ -76,8 +88,12 @@ Status agree(distributed::Group* all, const Status& own) {
     const std::string& message = own.error().message;
     std::copy_n(message.begin(), std::min(message.size(), mine.message.size() - 1), mine.message.begin());
   }
+  // One rank may read its weights from a slow disk while the others wait: broadcasts have no time limit.
   std::vector<Outcome> outcomes(static_cast<size_t>(all->size()));
-  all->all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(outcomes)));
+  outcomes[static_cast<size_t>(all->rank())] = mine;
+  for (int r = 0; r < all->size(); ++r) {
+    all->broadcast(std::as_writable_bytes(std::span(&outcomes[static_cast<size_t>(r)], 1)), r);
+  }
   for (size_t r = 0; r < outcomes.size(); ++r) {
     const Outcome& theirs = outcomes[r];
     if (theirs.failed == 0) continue;

@@ -36,6 +36,15 @@ struct RankGroups {
   model::Ranks ranks() const { return {stage.get(), all, times.get()}; }
 };
 
+// Which part of something that the ranks of a host share belongs to one of them.
+struct HostShare {
+  int rank = 0;
+  int ranks = 1;
+};
+// `rank` is that of a thread; a process knows its own.
+HostShare cpu_share(const Options& options, int rank);
+HostShare memory_share(const Options& options);
+
 // What one rank could not do, none of them does: every rank calls it, and gets the Error of the first that has one.
 Status agree(distributed::Group* all, const Status& own);
 // The smallest number of all ranks.

@@ -38,17 +38,19 @@ def wait_until(what, why=lambda: ""):
 class Job:
     """`mpirun -n SIZE PROGRAM...`; its output is kept."""
 
-    def __init__(self, folder: pathlib.Path, size: int, *command, mpirun: tuple = (), on: list | None = None,
-                 env: dict[str, str] | None = None):
+    def __init__(self, folder: pathlib.Path, size: int, *command, mpirun: tuple = (), then: tuple | None = None,
+                 on: list | None = None, env: dict[str, str] | None = None):
         environment = {name: value for name, value in os.environ.items()
                        if not name.startswith(("QUIRE_", "HF_", "VLLM_", "OMPI_"))}
         environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                         "QUIRE_HOME": str(folder / "home"), "QUIRE_THREADS": "1"} | (env or {})
         self.folder = folder
         self.size = size
+        in_shell = ["bash", "-c", RANK, "bash"]
+        more = [":", "-n", str(then[0]), *in_shell, *map(str, then[1:])] if then else []  # other ranks, another command
         self.process = subprocess.Popen(
-            [*(on or []), "mpirun", "--oversubscribe", "--bind-to", "none", *mpirun, "-n", str(size), "bash", "-c", RANK, "bash",
-             *map(str, command)], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            [*(on or []), "mpirun", "--oversubscribe", "--bind-to", "none", *mpirun, "-n", str(size), *in_shell,
+             *map(str, command), *more], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True)
         self.lines: list[str] = []
         self._changed = threading.Condition()
@@ -83,7 +85,7 @@ class Job:
         return {int(found[1]): int(found[2]) for found in self.wait_for(r"^rank (\d+) pid (\d+):", self.size)}
 
     def wait(self) -> int:
-        """mpirun's exit code."""
+        """mpirun's exit code. The shells of the ranks end with 0, so that mpirun does not hurry to kill the others."""
         code = self.process.wait(LIMIT)
         self._reader.join(LIMIT)
         return code

@@ -64,7 +64,7 @@ int run(const std::string& mode, Group& group) {
     if (group.rank() != 0) group.broadcast({&word, 1}, 0);
     return 2;
   } else if (mode == "handshake") {
-    std::vector<Fact> facts = build_facts("1");
+    std::vector<Fact> facts = build_facts();
     facts.push_back({"the ISA level", group.rank() == 1 ? "avx2" : "amx"});
     const quire::Status status = shake_hands(group, facts);
     if (status.ok()) return 3;
