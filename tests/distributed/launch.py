@@ -20,10 +20,9 @@ needs_mpirun = pytest.mark.skipif(
         ["mpirun", "--version"], capture_output=True, text=True, check=False).stdout,
     reason="Open MPI's mpirun is not installed (Debian: openmpi-bin)")
 
-# Each rank runs in a shell, which keeps its log, writes down its exit code (complete as soon as the file has its name) and
-# outlives the signal by which mpirun ends a job.
-RANK = ('r=$OMPI_COMM_WORLD_RANK; trap "" TERM; "$@" 2> >(exec tee "log.$r" >&2); echo $? > "code.$r"; '
-        'mv "code.$r" "exit.$r"')
+# Each rank runs in a shell, which keeps its log, writes down its exit code (complete as soon as the file has its name)
+# and outlives the signal by which mpirun ends a job.
+RANK = 'r=$OMPI_COMM_WORLD_RANK; trap "" TERM; "$@" 2> "log.$r"; echo $? > "code.$r"; mv "code.$r" "exit.$r"'
 
 
 def wait_until(what, why=lambda: ""):
@@ -46,39 +45,29 @@ class Job:
                         "QUIRE_HOME": str(folder / "home"), "QUIRE_THREADS": "1"} | (env or {})
         self.folder = folder
         self.size = size
-        in_shell = ["bash", "-c", RANK, "bash"]
+        in_shell = ["sh", "-c", RANK, "sh"]
         more = [":", "-n", str(then[0]), *in_shell, *map(str, then[1:])] if then else []  # other ranks, another command
         self.process = subprocess.Popen(
             [*(on or []), "mpirun", "--oversubscribe", "--bind-to", "none", *mpirun, "-n", str(size), *in_shell,
              *map(str, command), *more], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True)
         self.lines: list[str] = []
-        self._changed = threading.Condition()
-        self._ended = False
-        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader = threading.Thread(target=lambda: self.lines.extend(self.process.stdout), daemon=True)
         self._reader.start()
-
-    def _read(self):
-        for line in self.process.stdout:
-            with self._changed:
-                self.lines.append(line)
-                self._changed.notify_all()
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
 
     @property
     def log(self) -> str:
-        return "".join(self.lines)
+        """What mpirun passed on, and the logs of the ranks."""
+        return "".join(self.lines) + "".join(file.read_text() for file in sorted(self.folder.glob("log.*")))
 
     def wait_for(self, pattern: str, count: int = 1) -> list[re.Match]:
-        """The first `count` matches of a pattern in the output, one per line."""
+        """Waits for `count` matches of a pattern, one per line."""
         def found():
-            return [match for line in self.lines if (match := re.search(pattern, line))]
-        with self._changed:
-            self._changed.wait_for(lambda: len(found()) >= count or self._ended, LIMIT)
-            assert len(found()) >= count, self.log
-            return found()
+            ended = self.process.poll() is not None
+            matches = [match for line in self.log.splitlines() if (match := re.search(pattern, line))]
+            assert len(matches) >= count or not ended, self.log
+            return len(matches) >= count and matches
+        return wait_until(found, lambda: self.log)
 
     def pids(self) -> dict[int, int]:
         """The process ids of the ranks of quire_ranks, once all have begun."""

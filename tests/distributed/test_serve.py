@@ -2,6 +2,7 @@
 """mpirun -n 2 quire serve: the answers of one process, and what becomes of the server when a rank is lost."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ sys.path.insert(0, str(ROOT))
 from tools.goldens import export  # noqa: E402
 
 pytestmark = needs_mpirun
+in_proc = pytest.mark.skipif(sys.platform != "linux", reason="finds the ranks in /proc")
 QUESTION = {"model": "tiny", "prompt": "one two three four", "max_tokens": 24, "temperature": 0.8, "seed": 3,
             "ignore_eos": True, "return_receipt": True}
 
@@ -75,6 +77,7 @@ def pid_of(job, rank: int) -> int:
     raise AssertionError(f"rank {rank} does not run: {job.log}")
 
 
+@in_proc
 def test_same_answers_and_an_orderly_end(models, tmp_path):
     (tmp_path / "one").mkdir()
     with Job(tmp_path / "one", 1, *command(models / "tiny")) as alone:  # mpirun -n 1 is the usual server
@@ -91,7 +94,24 @@ def test_same_answers_and_an_orderly_end(models, tmp_path):
         assert (tmp_path / "log.1").read_text() == ""
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="finds the ranks in /proc")
+@in_proc
+def test_health_is_red_while_a_rank_is_stopped(models, tmp_path):
+    """And green again when the rank goes on, with the same answers as before."""
+    with serve(tmp_path, 2, models / "tiny") as job:
+        at = url(job)
+        before = bits(ask(at))
+        pid = pid_of(job, 1)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            red = wait_until(lambda: (answer := httpx.get(f"{at}/health")).status_code == 503 and answer)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert re.search(rf"rank 1 \(\S+, pid {pid}\) has not answered for \d+ seconds", red.text)
+        wait_until(lambda: httpx.get(f"{at}/health").status_code == 200)
+        assert bits(ask(at)) == before
+
+
+@in_proc
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_rank_ends_the_server(models, tmp_path, victim):
     with serve(tmp_path, 2, models / "tiny") as job:
