@@ -50,7 +50,7 @@ running. It needs no Python, and runs on CPUs and on NVIDIA GPUs.")
 set(CPACK_DEBIAN_PACKAGE_SECTION utils)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "ca-certificates")
-set(CPACK_DEBIAN_PACKAGE_SUGGESTS "libzmq5")  # --kv-events-config loads it
+set(CPACK_DEBIAN_PACKAGE_SUGGESTS "libzmq5, openmpi-bin")  # --kv-events-config loads the first, ranks the library of the other
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 foreach(script postinst prerm postrm conffiles)
   list(APPEND CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${CMAKE_SOURCE_DIR}/packaging/debian/${script})

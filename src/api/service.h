@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -64,8 +65,9 @@ struct ServiceOptions {
   int workers = 2;
   // /health is 503 if requests wait this long without a worker beginning or ending one (0: never) ...
   double worker_stall_s = 60;
-  std::shared_ptr<Recorder> recorder;  // keeps the receipts of all answers (--record-requests); null: none
-  double engine_stall_s = 60;          // ... or if one step of the engine takes this long (0: never)
+  std::shared_ptr<Recorder> recorder;    // keeps the receipts of all answers (--record-requests); null: none
+  double engine_stall_s = 60;            // ... or if one step of the engine takes this long (0: never)
+  std::function<std::string()> trouble;  // ... or if this returns a sentence: about ranks of other processes
 };
 
 // What the models of a server share. Owned by the Host, and outlives every Service.

@@ -10,6 +10,9 @@ namespace {
 
 // The sentence that says why the server makes no progress; "" if it does.
 std::string stall(Host& host) {
+  if (host.options().trouble) {
+    if (const std::string sentence = host.options().trouble(); !sentence.empty()) return sentence;
+  }
   const auto whole = [](double seconds) { return std::to_string(static_cast<int64_t>(seconds)) + " seconds"; };
   const double workers = host.shared().workers->stalled_seconds();
   if (host.options().worker_stall_s > 0 && workers > host.options().worker_stall_s) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "ops/moe_choices.h"
 #include "ops/op_list.h"
 
 namespace quire {
@@ -151,6 +152,7 @@ class Backend {
     QUIRE_CHECK(false, "this backend has no op " #name); \
   }
   QUIRE_OPTIONAL_OPS(QUIRE_VIRTUAL_OP)
+  QUIRE_RANK_OPS(QUIRE_VIRTUAL_OP)
 #undef QUIRE_VIRTUAL_OP
 
   // Whether the backend has fused ops for a step of `rows` rows; otherwise a model calls the separate ops.
@@ -180,6 +182,11 @@ class Backend {
   }
   // Whether moe_experts takes adapters (MoeExpertsArgs::lora).
   virtual bool adapts_experts() const {
+    return false;
+  }
+
+  // Whether there are moe_choices() and moe_sum() (ops/moe_choices.h).
+  virtual bool splits_experts() const {
     return false;
   }
 

@@ -140,6 +140,7 @@ class TracingBackend final : public Backend {
   }
   QUIRE_OPS(QUIRE_TRACED_OP)
   QUIRE_OPTIONAL_OPS(QUIRE_TRACED_OP)
+  QUIRE_RANK_OPS(QUIRE_TRACED_OP)
 #undef QUIRE_TRACED_OP
 
   bool joins_linear(int64_t rows) const override {
@@ -163,6 +164,9 @@ class TracingBackend final : public Backend {
   }
   int64_t lora_spans(int64_t k) const override {
     return inner_->lora_spans(k);
+  }
+  bool splits_experts() const override {
+    return inner_->splits_experts();
   }
   bool adapts_experts() const override {
     return inner_->adapts_experts();

@@ -16,6 +16,8 @@ class SharedLibrary {
   ~SharedLibrary();
   explicit operator bool() const { return handle_ != nullptr; }
   void* symbol(const char* name) const;
+  // Leaves the library loaded until the process ends: its symbols stay valid, and it is no longer known here.
+  void keep() { handle_ = nullptr; }
 
  private:
   void* handle_ = nullptr;

@@ -21,6 +21,8 @@ namespace {
 constexpr std::string_view kOwnVariables[] = {"QUIRE_HOME",
                                               "QUIRE_LIBCUDA",
                                               "QUIRE_LIBCUBLASLT",
+                                              "QUIRE_LIBMPI",
+                                              "QUIRE_LIBNCCL",
                                               "QUIRE_ATTENTION_FIND",
                                               "QUIRE_ALLOW_LONG_MAX_MODEL_LEN",
                                               "QUIRE_EMULATOR_ORDER",

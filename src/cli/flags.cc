@@ -27,6 +27,7 @@ constexpr const char* kModel = "Model";
 constexpr const char* kKv = "KV cache";
 constexpr const char* kScheduler = "Scheduler";
 constexpr const char* kAdapters = "Adapters";
+constexpr const char* kRanks = "Ranks";
 constexpr const char* kDevice = "Device";
 
 const ModelFlag kModelFlags[] = {
@@ -127,6 +128,13 @@ const ModelFlag kModelFlags[] = {
      "A "
      "GPU has them in the type of its activations",
      "TEXT:{auto,float32,float16,bfloat16}"},
+    {kRanks, "--tensor-parallel-size", &Options::tensor_parallel_size,
+     "Ranks that share each layer: heads, columns and experts. On a CPU they are groups of threads, which share "
+     "--threads. Changes no result"},
+    {kRanks, "--pipeline-parallel-size", &Options::pipeline_parallel_size,
+     "Stages of consecutive layers, each with --tensor-parallel-size ranks of its own. Changes no result"},
+    {kRanks, "--enable-expert-parallel", &Options::enable_expert_parallel,
+     "Accepted as in vLLM: ranks always share experts by expert"},
     {kDevice, "--device", &Options::device,
      "auto (cuda or metal if available, else cpu), cpu, cuda, metal, or emulator: GPU kernels run on the CPU, for "
      "tests. quire devices lists what is available",

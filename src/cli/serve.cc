@@ -18,6 +18,8 @@
 #include "cli/port_check.h"
 #include "cli/serve_flags.h"
 #include "cli/serve_models.h"
+#include "cli/serve_ranks.h"
+#include "distributed/mpi_group.h"
 
 namespace quire::cli {
 namespace {
@@ -119,7 +121,8 @@ Status start_telemetry(ServeFlags& flags) {
     for (int64_t e = 0; e < flags.options.engines; ++e) {
       QUIRE_ASSIGN(const telemetry::KvEventsConfig config, telemetry::config_of_engine(flags.kv_events_config, e));
       QUIRE_ASSIGN(std::unique_ptr<telemetry::KvEventPublisher> publisher, telemetry::KvEventPublisher::start(config));
-      flags.service.kv_event_sources.push_back({publisher->public_endpoint(), publisher->public_replay_endpoint(), config.topic});
+      flags.service.kv_event_sources.push_back(
+          {publisher->public_endpoint(), publisher->public_replay_endpoint(), config.topic});
       flags.kv_publishers.push_back(std::move(publisher));
     }
   }
@@ -132,7 +135,7 @@ int serve_one(ServeFlags& flags, metrics::HistogramBuckets custom_buckets) {
   if (!name.empty() && flags.served_names.empty()) flags.served_names = {name};
   flags.options.model = argument;
   if (flags.options.load_format != "dummy") {
-    auto path = resolve_or_pull(argument);
+    auto path = resolve_on_every_host(argument, flags.options);
     if (!path.ok()) return report(path.error());
     flags.options.model = *path;
     const auto pull = [](const std::string& draft) { return resolve_or_pull(draft); };
@@ -168,6 +171,8 @@ int serve_one(ServeFlags& flags, metrics::HistogramBuckets custom_buckets) {
 
 int serve(const CLI::App& app, ServeFlags& flags) {
   mmap_large_blocks();
+  const auto launched = distributed::launched_rank();
+  if (launched && launched->rank > 0) flags.record_requests.clear();  // rank 0 records for all
   auto settled = settle_serve_flags(app, flags);
   if (!settled.ok()) return report(settled.error());
   if (!flags.uvicorn_log_level.empty()) init_logging(flags.uvicorn_log_level.c_str());
@@ -177,6 +182,9 @@ int serve(const CLI::App& app, ServeFlags& flags) {
     if (!buckets.ok()) return report(buckets.error());
     custom_buckets = std::move(*buckets);
   }
+  auto ranks = join_ranks(flags);
+  if (!ranks.ok()) return report(ranks.error());
+  if (*ranks != nullptr && (*ranks)->rank() > 0) return follow_rank_0(flags);
   if (auto free = check_address(flags.http); !free.ok()) return report(free.error());
   if (const Status started = start_telemetry(flags); !started.ok()) return report(started.error());
   const int code =

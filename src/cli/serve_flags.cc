@@ -7,6 +7,7 @@
 #include "base/env.h"
 #include "base/file.h"
 #include "cli/flags.h"
+#include "cli/serve_ranks.h"
 #include "kv/memory_plan.h"
 
 namespace quire::cli {
@@ -27,11 +28,8 @@ constexpr const char* kNoPython = "quire runs no Python";
 constexpr const char* kPull = "download the files with quire pull and give their folder as MODEL";
 
 const RefusedFlag kRefused[] = {
-    {"--tensor-parallel-size", "1", kOneProcess},
-    {"--pipeline-parallel-size", "1", kOneProcess},
     {"--api-server-count", "1", kOneProcess},
     {"--headless", "", kOneProcess},
-    {"--distributed-executor-backend", "", kOneProcess},
     {"--swap-space", "0", "pages are not swapped out: preempted requests are recomputed"},
     {"--cpu-offload-gb", "0", kNoOffload},
     {"--enforce-eager", "", kNoCompiler},
@@ -335,6 +333,7 @@ void add_serve_flags(CLI::App& app, ServeFlags& flags) {
   add_api_flags(app, flags);
   add_log_flags(app, flags);
   add_model_flags(app, flags.options);
+  add_rank_flags(app, flags);
   app.add_option(
          "--lora-modules", flags.lora_modules,
          "Adapters to serve, each as NAME=PATH or as JSON {\"name\", \"path\", \"base_model_name\"}; requests give "

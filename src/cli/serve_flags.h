@@ -35,6 +35,8 @@ struct ServeFlags {
   std::string max_body = "32MiB", max_header = "64KiB", max_write_buffer = "4MiB", max_request = "128MiB",
               max_held_body = "128MiB", uvicorn_log_level, record_requests;
   std::string kv_events, traces_endpoint;
+  std::string executor_backend;  // threads, mpi; "": by how the process was started
+  double distributed_timeout_s = 300;
   telemetry::KvEventsConfig kv_events_config;
   std::optional<telemetry::TraceOptions> trace_options;  // none: no traces
   // Made by serve() before a model is loaded, and destroyed after all models; null or none if they are not wanted.

@@ -1,14 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// Group: the ranks that compute one model together, and the four ways in which they exchange bytes.
+// Group: the ranks that compute one model together, and the ways in which they exchange bytes.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace quire::distributed {
+
+// Rows of bytes, `stride` bytes from one to the next. Without data it has only its size.
+struct Rows {
+  std::byte* data = nullptr;
+  int64_t count = 0;
+  int64_t bytes = 0;  // of a row
+  int64_t stride = 0;
+
+  std::byte* row(int64_t i) const { return data + i * stride; }
+};
 
 // One rank's end of a group. Every rank makes the same calls in the same order, each from one thread. A call returns
 // when this rank's bytes may be reused and its results are there.
@@ -33,6 +44,21 @@ class Group {
   virtual void receive(std::span<std::byte> bytes, int from) = 0;
   // Returns when every rank has called it.
   virtual void barrier() = 0;
+  // A group of the ranks [first, first + count) of this one, which all call it; rank first + r is rank r there. It must
+  // not outlive this group.
+  virtual std::unique_ptr<Group> split(int first, int count) = 0;
+
+  // The rows of all ranks side by side: rank r's `mine` becomes the bytes [r * mine.bytes, (r + 1) * mine.bytes) of
+  // each row of `all`, as far as the row is that long, on every rank or on `root` alone. REQUIRES: as many rows of the
+  // same size on every rank. `mine` may be its own place in `all`.
+  virtual void gather_columns(const Rows& mine, const Rows& all, int root = kEvery);
+  // Row i of every rank's `rows` becomes that of rank owner[i]. REQUIRES: the same owners and sizes on every rank.
+  virtual void gather_rows(const Rows& rows, std::span<const int32_t> owner);
+
+  static constexpr int kEvery = -1;
+
+ private:
+  std::vector<std::byte> staged_, gathered_;  // of gather_columns() and gather_rows() in terms of the calls above
 };
 
 // A group of threads of one process: element r belongs to rank r.

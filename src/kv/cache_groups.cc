@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdio>
+#include <map>
 #include <numeric>
 #include <optional>
 
@@ -236,6 +237,22 @@ int64_t main_block_size(const CacheLayout& layout) {
     if (group.kind != CacheKind::kState) least = std::min(least.value_or(group.block_size), group.block_size);
   }
   return least.value_or(layout.groups.front().block_size);
+}
+
+CacheLayout some_layers(const CacheLayout& layout, int64_t first, int64_t count) {
+  CacheLayout out = layout;
+  out.layers = {layout.layers.begin() + first, layout.layers.begin() + first + count};
+  out.slots = 1;  // a page has some bytes, also where no layer keeps anything
+  for (CacheGroup& group : out.groups) group.layers = 0;
+  std::map<std::pair<int32_t, int32_t>, int32_t> places;  // a layer may read the pages of another
+  for (CacheLayout::Layer& layer : out.layers) {
+    if (layer.group < 0) continue;
+    CacheGroup& group = out.groups[static_cast<size_t>(layer.group)];
+    const auto [place, added] = places.emplace(std::pair(layer.group, layer.slot), static_cast<int32_t>(group.layers));
+    if (added) out.slots = std::max(out.slots, ++group.layers);
+    layer.slot = place->second;
+  }
+  return out;
 }
 
 int64_t hit_unit(std::span<const CacheGroup> groups) {

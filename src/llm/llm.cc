@@ -98,8 +98,9 @@ Result<std::unique_ptr<Llm>> Llm::load(const Options& given, ProgressFn progress
   for (const int32_t id : llm->generation_.eos_token_ids) add_eos(id);
   for (const int64_t id : files.config.eos_token_ids) add_eos(id);
 
-  log_info("{}: {} ({}, {} layers), on {}", llm->name_, files.config.architecture, files.source->describe(),
-           files.config.layers, backend->describe());
+  const std::string ranks = options.ranks() > 1 ? std::to_string(options.ranks()) + " ranks, each on " : "";
+  log_info("{}: {} ({}, {} layers), on {}{}", llm->name_, files.config.architecture, files.source->describe(),
+           files.config.layers, ranks, backend->describe());
   QUIRE_ASSIGN(LoadedEngine loaded, load_engine(options, files, std::move(backend), std::move(progress), cancelled));
   llm->engines_.push_back(std::move(loaded.engine));
   std::ranges::move(loaded.twins, std::back_inserter(llm->engines_));

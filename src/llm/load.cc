@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "backend/cpu/topology.h"
 #include "backend/gpu/gpu_backend.h"
 #include "backend/tracing_backend.h"
 #include "base/env.h"
@@ -13,7 +14,10 @@
 #include "kv/kv_spec.h"
 #include "kv/offload.h"
 #include "llm/page_identity.h"
+#include "llm/rank_facts.h"
+#include "llm/ranks.h"
 #include "llm/speculative_config.h"
+#include "model/parallel_model.h"
 
 namespace quire::llm {
 namespace {
@@ -131,7 +135,8 @@ double draft_bytes(const Options& options, const ResolvedOptions& resolved) {
 Status check_weights_fit(const Options& options, const model::ModelFiles& files, const ResolvedOptions& resolved,
                          const Backend& backend) {
   const int64_t available = resolved.memory.available_bytes;
-  const double needed = weights_bytes(options, files) + draft_bytes(options, resolved);
+  const double needed =
+      weights_bytes(options, files) / static_cast<double>(options.ranks()) + draft_bytes(options, resolved);
   if (needed <= static_cast<double>(available)) return {};
   const std::string where = backend.memory_bytes() > 0 ? " of memory on " + backend.describe() : " of memory";
   const double shown = std::min(needed, 9e18);
@@ -179,7 +184,7 @@ Status check_heads(const Options& options, const model::DecoderConfig& config, c
   return {};
 }
 
-Result<std::unique_ptr<Backend>> open_backend(const Options& options, int64_t engine) {
+Result<std::unique_ptr<Backend>> open_backend(const Options& options, int part) {
   constexpr const char* kDevices[] = {"auto", "cpu", "cuda", "metal", "emulator"};
   if (std::find(std::begin(kDevices), std::end(kDevices), options.device) == std::end(kDevices)) {
     return invalid_argument("--device is '" + options.device + "'; choose auto, cpu, cuda, metal or emulator");
@@ -197,8 +202,17 @@ Result<std::unique_ptr<Backend>> open_backend(const Options& options, int64_t en
                               " (quire devices lists what there is)");
     }
   }
-  return make_cpu_backend({static_cast<int>(options.threads), options.cpu_isa, static_cast<int>(engine),
-                           static_cast<int>(options.engines)});
+  if (options.engines > 1) {
+    const int threads = options.threads > 0 ? static_cast<int>(options.threads) : cpu::choose_cpus().threads;
+    if (options.engines > threads) {
+      return invalid_argument("--data-parallel-size is " + std::to_string(options.engines) + ", but there are " +
+                              std::to_string(threads) +
+                              " threads, and each engine needs one: lower it, or raise --threads");
+    }
+  }
+  const HostShare share =
+      options.engines > 1 ? HostShare{part, static_cast<int>(options.engines)} : cpu_share(options, part);
+  return make_cpu_backend({static_cast<int>(options.threads), options.cpu_isa, share.rank, share.ranks});
 }
 
 // Reserves the memory that ops need besides the model's scratch.
@@ -232,7 +246,7 @@ Result<size_t> reserve(const ResolvedOptions& resolved, const model::Model& mode
 }
 
 // Another engine for a loaded model, with its own backend, scratch and pages.
-Result<std::unique_ptr<engine::Engine>> make_twin_engine(const Options& options, int64_t index,
+Result<std::unique_ptr<engine::Engine>> make_twin_engine(const Options& options, int index,
                                                          const ResolvedOptions& resolved, const model::Model& model,
                                                          const model::Model* draft) {
   QUIRE_ASSIGN(std::unique_ptr<Backend> backend, make_backend(options, index));
@@ -278,10 +292,10 @@ Result<model::ModelFiles> open_files(const Options& options) {
   return invalid_argument("--load-format is '" + options.load_format + "'; choose auto, safetensors, gguf or dummy");
 }
 
-Result<std::unique_ptr<Backend>> make_backend(const Options& options, int64_t engine) {
+Result<std::unique_ptr<Backend>> make_backend(const Options& options, int part) {
   if (options.threads < 0 || options.threads > 4096)
     return invalid_argument("--threads must be from 0 (all cores) to 4096");
-  QUIRE_ASSIGN(std::unique_ptr<Backend> backend, open_backend(options, engine));
+  QUIRE_ASSIGN(std::unique_ptr<Backend> backend, open_backend(options, part));
   return trace::on() ? make_tracing_backend(std::move(backend)) : std::move(backend);
 }
 
@@ -340,9 +354,10 @@ Result<int64_t> least_memory(const Options& options) {
   return static_cast<int64_t>(std::min(least, 9e18));
 }
 
-Result<ResolvedOptions> resolve_options(const Options& options, const model::ModelFiles& files,
-                                        const Backend& backend) {
+Result<ResolvedOptions> resolve_options(const Options& options, const model::ModelFiles& files, const Backend& backend,
+                                        const model::Share& share) {
   ResolvedOptions out;
+  QUIRE_TRY(check_ranks(options, backend));
   QUIRE_TRY(check_counts(options));
   QUIRE_TRY(check_utilization(options, backend));
   QUIRE_TRY(check_heads(options, files.config, backend));
@@ -350,7 +365,10 @@ Result<ResolvedOptions> resolve_options(const Options& options, const model::Mod
   QUIRE_ASSIGN(const SpeculativeConfig speculation, parse_speculative_config(options.speculative_config));
   QUIRE_ASSIGN(out.draft, open_draft_model(options, speculation, files));
   out.engine.speculation = speculation.options;
-  std::vector<kv::LayerCache> layers = model::cache_layers(files.config);
+  // All stages have the same groups of layers, so that they have the same pages.
+  QUIRE_ASSIGN(const model::DecoderConfig all_layers, model::share_of(files.config, {share.rank, share.ranks}));
+  QUIRE_ASSIGN(const model::DecoderConfig own, model::share_of(files.config, share));
+  std::vector<kv::LayerCache> layers = model::cache_layers(all_layers);
   if (out.draft) {  // its layers come after those of the model
     QUIRE_TRY(check_heads(options, out.draft->files.config, backend));
     std::ranges::copy(model::cache_layers(out.draft->files.config), std::back_inserter(layers));
@@ -361,11 +379,13 @@ Result<ResolvedOptions> resolve_options(const Options& options, const model::Mod
   const auto page_bytes = [&](const KvPageShape& shape) { return static_cast<int64_t>(backend.kv_page_bytes(shape)); };
   const bool encoder = files.config.encoder.on;
   if (encoder) {
-    out.memory.layout = kv::layout_without_pages(files.config.per_layer.size());
+    out.memory.layout = kv::layout_without_pages(own.per_layer.size());
   } else {
     QUIRE_ASSIGN(out.memory.layout, kv::group_layers(layers, out.engine.kv_dtype, options.block_size, page_bytes,
                                                      options.prefix_match_unit));
+    if (share.stages > 1) out.memory.layout = kv::some_layers(out.memory.layout, own.share.first_layer, own.layers);
   }
+  out.load.share = share;
   QUIRE_ASSIGN(const RunnerChoice runner, choose_runner(options, files));
   out.engine.pools = runner.pools;
   QUIRE_ASSIGN(const int64_t max_len, context_length(options, files));
@@ -431,58 +451,178 @@ Result<ResolvedOptions> resolve_options(const Options& options, const model::Mod
   return out;
 }
 
-Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles& files,
-                                 std::unique_ptr<Backend> backend, std::function<void(int64_t, int64_t)> progress,
-                                 const std::atomic<bool>* cancelled) {
-  QUIRE_ASSIGN(ResolvedOptions resolved, resolve_options(options, files, *backend));
+namespace {
+
+Status check_size(const Options& options, const distributed::Group& all) {
+  if (all.size() == options.ranks()) return {};
+  return invalid_argument("there are " + all.describe() + ", but --tensor-parallel-size times " +
+                          "--pipeline-parallel-size is " + std::to_string(options.ranks()) +
+                          "; start as many ranks as these flags say");
+}
+
+// One rank's model, before it has pages.
+struct LoadedRank {
+  ResolvedOptions resolved;
+  std::unique_ptr<model::Model> model, draft;
+  model::BatchLimits limits;
+};
+
+Result<LoadedRank> load_weights(const Options& options, const model::ModelFiles& files, Backend& backend,
+                                std::function<void(int64_t, int64_t)> progress, const std::atomic<bool>* cancelled,
+                                const RankGroups& ranks) {
+  LoadedRank out;
+  ResolvedOptions& resolved = out.resolved;
+  QUIRE_ASSIGN(resolved, resolve_options(options, files, backend, ranks.share));
   resolved.load.progress = std::move(progress);
   resolved.load.cancelled = cancelled;
-  // Before the weights are loaded, so that a plan without room for them fails early.
-  measure_memory(options, *backend, resolved.memory);
-  if (resolved.memory.available_bytes > 0) {
-    QUIRE_TRY(check_weights_fit(options, files, resolved, *backend));
-  }
-  QUIRE_ASSIGN(std::unique_ptr<model::Model> model, model::load_model(files, resolved.load, *backend));
-  std::unique_ptr<model::Model> draft;
+  resolved.load.ranks = ranks.ranks();
+  // Before the weights are loaded, so that a plan without room for them fails early. Ranks share the host's memory.
+  measure_memory(options, backend, resolved.memory);
+  resolved.memory.available_bytes /= memory_share(options).ranks;
+  if (resolved.memory.available_bytes > 0) QUIRE_TRY(check_weights_fit(options, files, resolved, backend));
+  QUIRE_ASSIGN(out.model, model::load_model(files, resolved.load, backend));
   if (resolved.draft) {
     model::LoadOptions load = resolved.load;
     load.max_model_len = resolved.draft->max_length;
     load.progress = {};
     load.adapters = {};  // drafts are made without them, and checked with them
     const model::ModelFiles& source = resolved.draft->files;
-    if (source.config.ahead.eagle) model->keep_hidden_before(source.config.ahead.taps);
-    QUIRE_ASSIGN(draft, resolved.draft->ahead ? model::load_layer_ahead(source, load, *backend, *model)
-                                              : model::load_model(source, load, *backend));
-    resolved.memory.draft_weights_bytes = static_cast<int64_t>(draft->weights_bytes());
+    if (source.config.ahead.eagle) out.model->keep_hidden_before(source.config.ahead.taps);
+    QUIRE_ASSIGN(out.draft, resolved.draft->ahead ? model::load_layer_ahead(source, load, backend, *out.model)
+                                                  : model::load_model(source, load, backend));
+    resolved.memory.draft_weights_bytes = static_cast<int64_t>(out.draft->weights_bytes());
   }
-  const model::BatchLimits limits{resolved.engine.scheduler.max_num_batched_tokens, resolved.engine.max_logit_rows,
-                                  resolved.engine.scheduler.max_num_seqs, resolved.engine.pools};
-  resolved.memory.weights_bytes = resolved.memory.draft_weights_bytes + static_cast<int64_t>(model->weights_bytes());
-  resolved.memory.scratch_bytes = static_cast<int64_t>(model->scratch_bytes(limits));
-  if (draft != nullptr) resolved.memory.scratch_bytes += static_cast<int64_t>(draft->scratch_bytes(limits));
-  QUIRE_ASSIGN(const size_t reserved, reserve(resolved, *model, draft.get(), *backend));
+  out.limits = {resolved.engine.scheduler.max_num_batched_tokens, resolved.engine.max_logit_rows,
+                resolved.engine.scheduler.max_num_seqs, resolved.engine.pools};
+  resolved.memory.weights_bytes =
+      resolved.memory.draft_weights_bytes + static_cast<int64_t>(out.model->weights_bytes());
+  resolved.memory.scratch_bytes = static_cast<int64_t>(out.model->scratch_bytes(out.limits));
+  if (out.draft != nullptr) resolved.memory.scratch_bytes += static_cast<int64_t>(out.draft->scratch_bytes(out.limits));
+  QUIRE_ASSIGN(const size_t reserved, reserve(resolved, *out.model, out.draft.get(), backend));
   resolved.memory.scratch_bytes += static_cast<int64_t>(reserved);
+  return out;
+}
+
+// The same number of pages on every rank.
+Result<kv::MemoryPlan> plan_rank(LoadedRank& rank, distributed::Group* all) {
+  kv::MemoryInputs& memory = rank.resolved.memory;
+  auto plan = kv::plan_memory(memory);
+  QUIRE_TRY(agree(all, plan.ok() ? Status() : Status(plan.error())));
+  const int64_t blocks = smallest(all, plan->num_blocks), length = smallest(all, plan->max_model_len);
+  if (blocks < plan->num_blocks || length < plan->max_model_len) {
+    memory.num_gpu_blocks_override = blocks;
+    memory.max_model_len = length;
+    memory.max_model_len_auto = false;
+    plan = kv::plan_memory(memory);
+  }
+  QUIRE_TRY(agree(all, plan.ok() ? Status() : Status(plan.error())));
+  rank.resolved.engine.num_blocks = plan->num_blocks;
+  rank.resolved.engine.cache = plan->layout;
+  rank.resolved.engine.scheduler.max_model_len = plan->max_model_len;
+  return plan;
+}
+
+}  // namespace
+
+Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles& files,
+                                 std::unique_ptr<Backend> backend, std::function<void(int64_t, int64_t)> progress,
+                                 const std::atomic<bool>* cancelled, distributed::Group* all) {
+  std::shared_ptr<RankThreads> threads;  // they end after the model that they follow
+  if (options.processes.group != nullptr) {
+    all = options.processes.group;
+    QUIRE_TRY(agree(all, check_ranks(options, *backend)));
+    QUIRE_TRY(distributed::shake_hands(*all, rank_facts(options, files, *backend)));
+  } else {
+    QUIRE_TRY(check_ranks(options, *backend));
+    if (all != nullptr) QUIRE_TRY(check_size(options, *all));
+    if (all == nullptr && options.ranks() > 1) {
+      threads = std::make_shared<RankThreads>(options, cancelled);
+      all = &threads->first();
+    }
+  }
+  auto groups = std::make_shared<RankGroups>();
+  if (all != nullptr) *groups = RankGroups(options, *all);
+  auto rank = load_weights(options, files, *backend, std::move(progress), cancelled, *groups);
+  QUIRE_TRY(agree(all, rank.ok() ? Status() : Status(rank.error())));
   LoadedEngine out;
-  QUIRE_ASSIGN(out.plan, kv::plan_memory(resolved.memory));
-  resolved.engine.num_blocks = out.plan.num_blocks;
-  resolved.engine.cache = out.plan.layout;
-  resolved.engine.scheduler.max_model_len = out.plan.max_model_len;
-  log_info("{}", out.plan.line());
+  QUIRE_ASSIGN(out.plan, plan_rank(*rank, all));
+  ResolvedOptions& resolved = rank->resolved;
+  log_info("{}{}", all == nullptr ? "" : "rank 0 of " + all->describe() + ": ", out.plan.line());
   if (!resolved.engine.offload.folder.empty()) {
     resolved.engine.offload.identity = page_identity(options, files, *backend, out.plan, resolved.draft.has_value());
   }
-  for (int64_t i = 1; i < options.engines; ++i) {
-    QUIRE_ASSIGN(std::unique_ptr<engine::Engine> twin, make_twin_engine(options, i, resolved, *model, draft.get()));
+  for (int i = 1; i < options.engines; ++i) {
+    QUIRE_ASSIGN(std::unique_ptr<engine::Engine> twin,
+                 make_twin_engine(options, i, resolved, *rank->model, rank->draft.get()));
     out.twins.push_back(std::move(twin));
   }
-  QUIRE_ASSIGN(out.engine,
-               engine::Engine::make(std::move(backend), std::move(model), resolved.engine, std::move(draft)));
+  model::ParallelModel* leader = nullptr;
+  if (all != nullptr) {
+    auto parallel =
+        std::make_unique<model::ParallelModel>(std::move(rank->model), groups->ranks(), std::pair(threads, groups));
+    leader = parallel.get();
+    rank->model = std::move(parallel);
+  }
+  auto engine =
+      engine::Engine::make(std::move(backend), std::move(rank->model), resolved.engine, std::move(rank->draft));
+  QUIRE_TRY(agree(all, engine.ok() ? Status() : Status(engine.error())));
+  if (leader != nullptr) leader->start();
+  out.engine = std::move(*engine);
   if (kv::Offload* offload = out.engine->offload(); offload != nullptr && !offload->wait_until_open(kOpenSeconds)) {
     log_info("KV offload: the digest of the weights takes a while; until it is known, nothing comes from the disk");
   }
   const kv::CacheLayout& pages = out.engine->cache_layout();
   QUIRE_CHECK(pages.page_bytes() * pages.num_pages == out.plan.kv_bytes, "as much is allocated as was planned");
   return out;
+}
+
+namespace {
+
+// A follower with its pages, ready for the first step. The backend outlives the others.
+struct Follower {
+  std::unique_ptr<Backend> backend;
+  model::ModelFiles files;
+  LoadedRank rank;
+  std::unique_ptr<model::KvCache> pages;
+};
+
+Result<Follower> open_follower(const Options& options, int rank) {
+  Follower out;
+  QUIRE_ASSIGN(out.backend, make_backend(options, rank));
+  QUIRE_ASSIGN(out.files, open_files(options));
+  return out;
+}
+
+Status load_follower(const Options& options, const RankGroups& groups, const std::atomic<bool>* cancelled,
+                     Result<Follower>& follower) {
+  if (!follower.ok()) return follower.error();
+  QUIRE_ASSIGN(follower->rank, load_weights(options, follower->files, *follower->backend, {}, cancelled, groups));
+  return {};
+}
+
+Status allocate(Follower& follower) {
+  kv::CacheLayout layout = follower.rank.resolved.engine.cache;
+  layout.num_pages = follower.rank.resolved.engine.num_blocks;
+  QUIRE_ASSIGN(follower.pages, model::KvCache::make(*follower.backend, std::move(layout)));
+  return follower.rank.model->prepare(follower.rank.limits);
+}
+
+}  // namespace
+
+Status run_follower(const Options& options, distributed::Group& all, const std::atomic<bool>* cancelled, bool* loaded) {
+  QUIRE_TRY(check_size(options, all));
+  const RankGroups groups(options, all);
+  auto follower = open_follower(options, all.rank());
+  if (options.processes.group != nullptr) {
+    QUIRE_TRY(agree(&all, follower.ok() ? Status() : Status(follower.error())));
+    QUIRE_TRY(distributed::shake_hands(all, rank_facts(options, follower->files, *follower->backend)));
+  }
+  QUIRE_TRY(agree(&all, load_follower(options, groups, cancelled, follower)));
+  QUIRE_TRY(plan_rank(follower->rank, &all));
+  const Status allocated = allocate(*follower);
+  QUIRE_TRY(agree(&all, allocated));
+  if (loaded != nullptr) *loaded = true;
+  return model::follow(*follower->rank.model, *follower->pages, follower->rank.limits, all);
 }
 
 }  // namespace quire::llm

@@ -19,12 +19,13 @@ struct ResolvedOptions {
   kv::MemoryInputs memory;
   std::optional<DraftModel> draft;
 };
-Result<ResolvedOptions> resolve_options(const Options& options, const model::ModelFiles& files, const Backend& backend);
+Result<ResolvedOptions> resolve_options(const Options& options, const model::ModelFiles& files, const Backend& backend,
+                                        const model::Share& share = {});
 Result<model::ModelFiles> open_files(const Options& options);
 // The backend that --device names; an Error if there is no such device. auto is the first of cuda and metal that is
 // there, else cpu; it is never the emulator.
-// With several engines, it is the backend of one of them, with its share of the threads.
-Result<std::unique_ptr<Backend>> make_backend(const Options& options, int64_t engine = 0);
+// `part`: which of several engines, or of the ranks in threads; they share the threads of a CPU.
+Result<std::unique_ptr<Backend>> make_backend(const Options& options, int part = 0);
 // What the model is used for: by --runner and --convert, else by its files.
 struct RunnerChoice {
   bool generates = true;
@@ -44,10 +45,11 @@ struct LoadedEngine {
   kv::MemoryPlan plan;
   std::vector<std::unique_ptr<engine::Engine>> twins;  // the others of Options::engines, with the same weights
 };
-// Once `cancelled` is true, the load ends with an Error.
+// Once `cancelled` is true, the load ends with an Error. `all` are the ranks of which this process is the first
+// (llm/ranks.h); without them, ranks are threads of this process, if the options ask for several.
 Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles& files,
                                  std::unique_ptr<Backend> backend, std::function<void(int64_t, int64_t)> progress,
-                                 const std::atomic<bool>* cancelled = nullptr);
+                                 const std::atomic<bool>* cancelled = nullptr, distributed::Group* all = nullptr);
 
 // A length such as 8192, 8k (8000) or 8K (8192), as vLLM reads it.
 Result<int64_t> parse_length(const std::string& text, const char* flag);

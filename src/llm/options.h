@@ -8,7 +8,20 @@
 #include <string>
 #include <vector>
 
+namespace quire::distributed {
+class Group;
+}
+
 namespace quire::llm {
+
+// Where this process is among the ranks, if each of them is a process of its own.
+struct Processes {
+  distributed::Group* group =
+      nullptr;            // all of them, which outlive every model; null: ranks are threads of one process
+  int host_rank = 0;      // among the processes of this host, which share its memory
+  int host_ranks = 1;     // how many these are
+  bool own_cpus = false;  // and this one has CPUs, or a number of threads, to itself
+};
 
 struct Options {
   std::filesystem::path model;  // a folder, a .gguf, or with load_format dummy a config.json
@@ -61,6 +74,13 @@ struct Options {
   int64_t max_lora_rank = 16;
   std::optional<int64_t> max_cpu_loras;  // kept in the host's memory; none: max_loras
   std::string lora_dtype = "auto";       // auto, float32, float16, bfloat16
+
+  // Ranks
+  int64_t tensor_parallel_size = 1;     // ranks that share each layer
+  int64_t pipeline_parallel_size = 1;   // ranges of layers, each on ranks of its own
+  bool enable_expert_parallel = false;  // experts are always shared by expert: accepted, as in vLLM
+  Processes processes;
+  int64_t ranks() const { return tensor_parallel_size * pipeline_parallel_size; }
 
   // Device
   std::string device = "auto";  // auto, cpu, cuda, metal, emulator

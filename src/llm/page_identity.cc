@@ -58,6 +58,12 @@ std::string file_states(const fs::path& folder) {
   return out;
 }
 
+fs::path folder_of(const Options& options) {
+  std::error_code ignored;
+  if (!fs::is_regular_file(options.model, ignored)) return options.model;
+  return options.model.parent_path().empty() ? "." : options.model.parent_path();
+}
+
 std::string layout_text(const kv::CacheLayout& layout) {
   std::string out = fmt::format("slots {} of {} bytes\n", layout.slots, layout.slot_bytes);
   for (const kv::CacheLayout::Group& group : layout.groups) {
@@ -70,6 +76,14 @@ std::string layout_text(const kv::CacheLayout& layout) {
 }
 
 }  // namespace
+
+std::string config_digest(const Options& options) {
+  std::error_code ignored;
+  const bool is_file = fs::is_regular_file(options.model, ignored);
+  return digest_of(digest_of_start(folder_of(options) / "config.json") +
+                   (is_file ? digest_of_start(options.model) : ""))
+      .hex();
+}
 
 std::string remembered_weights_digest(const weights::WeightSource& source, const fs::path& folder,
                                       const fs::path& memo) {
@@ -108,9 +122,7 @@ std::function<std::string()> page_identity(const Options& options, const model::
   if (drafts) text += "draft layers of " + options.speculative_config + "\n";
   std::error_code ignored;
   const bool is_file = fs::is_regular_file(options.model, ignored);
-  const fs::path folder = !is_file                              ? options.model
-                          : options.model.parent_path().empty() ? "."
-                                                                : options.model.parent_path();
+  const fs::path folder = folder_of(options);
   text += "config " + digest_of_start(folder / "config.json") + "\n";
   text += "model " + (is_file ? digest_of_start(options.model) : std::string("none")) + "\n";
   if (files.source->is_dummy()) {

@@ -18,6 +18,9 @@ namespace quire::llm {
 std::function<std::string()> page_identity(const Options& options, const model::ModelFiles& files,
                                            const Backend& backend, const kv::MemoryPlan& plan, bool drafts);
 
+// The digest of what a model's folder or file says besides its weights: config.json, or the start of a GGUF file.
+std::string config_digest(const Options& options);
+
 // The digest of a checkpoint's weights. It is kept in `memo` with the sizes, times and numbers of all files in
 // `folder`, and computed again when one of these has changed. Without a folder for `memo` it is computed each time.
 std::string remembered_weights_digest(const weights::WeightSource& source, const std::filesystem::path& folder,

@@ -12,6 +12,7 @@
 
 #include "backend/backend.h"
 #include "base/result.h"
+#include "distributed/group.h"
 #include "model/adapter.h"
 #include "model/config/decoder_config.h"
 #include "model/kv_cache.h"
@@ -75,12 +76,26 @@ class Model {
   }
 };
 
+// How long ranks waited for each other and copied, and how often. Written by the engine's thread, read by any.
+struct GatherTimes {
+  std::atomic<int64_t> nanoseconds{0}, gathers{0};
+};
+
+// The ranks with which a model is computed (Share). They outlive it.
+struct Ranks {
+  distributed::Group* stage = nullptr;  // the ranks of this stage; null: one
+  distributed::Group* model = nullptr;  // all ranks; rank r of stage s is s * ranks + r
+  GatherTimes* times = nullptr;
+};
+
 struct LoadOptions {
   std::string dtype = "auto";  // auto, float32, float16, bfloat16 (and half, float)
   int64_t max_model_len = 0;   // 0: the model's own
   bool dummy = false;          // --load-format dummy: random weights in the shapes of the config
   uint64_t seed = 0;
   AdapterLimits adapters;
+  Share share;  // of the model that is loaded
+  Ranks ranks;
   std::string hf_overrides;      // JSON object whose members replace those of config.json; "": none
   std::string pooler_config;     // --pooler-config; "": as the files say
   std::string convert = "auto";  // auto, none, embed, classify

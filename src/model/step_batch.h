@@ -64,6 +64,7 @@ struct StepBatch {
   // of them the hidden states are wanted instead.
   std::vector<int32_t> wanted;
   int64_t num_pooled = 0;
+  int64_t wanted_before = 0;  // rows of earlier parts of the step (model/step_parts.h), which stay
 
   // Empties the batch and keeps its memory for the next step.
   void clear() {
@@ -72,6 +73,7 @@ struct StepBatch {
       ids->clear();
     }
     num_pooled = 0;
+    wanted_before = 0;
     causal.clear();
     adapters.clear();
     adapter_of.clear();

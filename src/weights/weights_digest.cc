@@ -12,6 +12,8 @@ namespace quire::weights {
 namespace {
 
 constexpr size_t kPartBytes = size_t{4} << 20;
+constexpr size_t kSampledTensors = 2048;
+constexpr size_t kSampleBytes = 4096;
 
 struct Part {
   const TensorRef* tensor = nullptr;  // one of these two
@@ -55,6 +57,29 @@ std::string weights_digest(const WeightSource& source) {
     }
   });
   for (const std::string& digest : digests) list += digest + "\n";
+  return digest_of(list).hex();
+}
+
+std::string weights_sample_digest(const WeightSource& source) {
+  QUIRE_CHECK(!source.is_dummy(), "a dummy source has no bytes before they are asked for");
+  std::vector<std::string> names = source.names();
+  std::sort(names.begin(), names.end());
+  const size_t step = names.size() / kSampledTensors + 1;
+  std::string list;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const TensorRef* tensor = source.find(names[i]);
+    const UnsupportedTensor* other = tensor == nullptr ? source.find_unsupported(names[i]) : nullptr;
+    if (tensor == nullptr && other == nullptr) continue;
+    const std::span<const std::byte> data = tensor != nullptr ? tensor->data : other->data;
+    list += names[i] + " " + (tensor != nullptr ? info(tensor->dtype).name : other->type_name) + " " +
+            shape_string(tensor != nullptr ? tensor->shape : other->shape);
+    if (i % step == 0) {
+      // From the middle: the beginning may be a row of padding, which is the same in every training.
+      const size_t bytes = std::min(data.size(), kSampleBytes);
+      list += " " + digest_of(data.subspan((data.size() - bytes) / 2, bytes)).hex();
+    }
+    list += "\n";
+  }
   return digest_of(list).hex();
 }
 

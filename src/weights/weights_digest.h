@@ -12,4 +12,8 @@ namespace quire::weights {
 // count. REQUIRES: the source is no dummy.
 std::string weights_digest(const WeightSource& source);
 
+// The same of the tensors' names, types and shapes, and of some bytes of up to 2048 tensors. Reads megabytes instead of
+// all weights, and tells a model from another one or from another training of it; a single changed weight escapes it.
+std::string weights_sample_digest(const WeightSource& source);
+
 }  // namespace quire::weights

@@ -176,15 +176,19 @@ TEST_P(LoraSameBits, InAnyMixture) {
     int64_t max_loras, batched_tokens, threads, blocks;
     bool prefix_caching;
     int stagger;
+    int64_t ranks = 1;
   };
   for (const Circumstances& c : {Circumstances{3, 2048, 2, 2000, false, 0}, Circumstances{1, 64, 3, 2000, true, 1},
-                                 Circumstances{2, 19, 2, 60, true, 2}, Circumstances{4, 100, 1, 2000, true, 0}}) {
+                                 Circumstances{2, 19, 2, 60, true, 2}, Circumstances{4, 100, 1, 2000, true, 0},
+                                 Circumstances{2, 40, 2, 2000, true, 1, 2}}) {
+    if (c.ranks > 1 && test_device() != "cpu") continue;
     llm::Options own = options;
     own.max_loras = c.max_loras;
     own.max_num_batched_tokens = c.batched_tokens;
     own.threads = c.threads;
     own.num_gpu_blocks_override = c.blocks;
     own.enable_prefix_caching = c.prefix_caching;
+    own.tensor_parallel_size = c.ranks;
     while (!fits(own)) own.num_gpu_blocks_override = *own.num_gpu_blocks_override * 5 / 4 + 1;
     const auto engine = make_engine(own);
     ASSERT_NE(engine, nullptr);
@@ -202,7 +206,8 @@ TEST_P(LoraSameBits, InAnyMixture) {
       const std::vector<Trace> traces = run(*engine, mixed, {}, c.stagger);
       for (size_t i = 0; i < mixed.size(); ++i) {
         EXPECT_EQ(difference(truth[i], traces[i]), "")
-            << "request " << i << " with adapter " << choice[i] << ", max_loras " << c.max_loras << ", round " << round;
+            << "request " << i << " with adapter " << choice[i] << ", max_loras " << c.max_loras << ", ranks "
+            << c.ranks << ", round " << round;
       }
     }
   }

@@ -105,6 +105,15 @@ TEST_P(PoolingBits, AreTheSameAloneAndInACrowd) {
       expect_equal(truth, pool(*few, requests), where + ", few pages");
     }
   }
+  for (const bool pipeline : {false, true}) {
+    if (test_device() != "cpu") break;
+    llm::Options ranks = options;
+    ranks.threads = 2;
+    (pipeline ? ranks.pipeline_parallel_size : ranks.tensor_parallel_size) = 2;
+    const auto engine = make_engine(ranks);
+    ASSERT_NE(engine, nullptr);
+    expect_equal(truth, pool(*engine, requests), pipeline ? "two stages" : "two ranks");
+  }
 }
 
 std::vector<std::string> pooling_bits_cases() {

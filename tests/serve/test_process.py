@@ -35,7 +35,7 @@ def refused(folder, *flags) -> str:
 
 
 @pytest.mark.parametrize("flags, words", [
-    (("--tensor-parallel-size", "2"), ["--tensor-parallel-size", "one process"]),
+    (("--tensor-parallel-size", "3"), ["--tensor-parallel-size is 3", "heads"]),
     (("--kv-transfer-config", "{}"), ["--kv-transfer-config", "yet"]),
     (("--trust-remote-code",), ["--trust-remote-code", "Python"]),
     (("--allowed-origins", "x"), ["--allowed-origins", "JSON list"]),
@@ -66,6 +66,14 @@ def test_neutral_values_of_refused_flags_are_fine_and_a_config_file_gives_flags(
     body = {"prompt": [7] * 64, "max_tokens": 1}
     one.ok("/v1/completions", body)
     assert one.ok("/v1/completions", body)["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    assert one.stop() == 0
+
+
+def test_several_ranks_give_the_answer_of_one(start, server):
+    body = {"prompt": [5, 6, 7, 8] * 10, "max_tokens": 12, "temperature": 0.7, "seed": 3, "logprobs": 5}
+    one = start("tiny", "--tensor-parallel-size", "2", "--pipeline-parallel-size", "2", "--threads", "4")
+    expected, answer = server.ok("/v1/completions", body), one.ok("/v1/completions", body)
+    assert answer["choices"] == expected["choices"]
     assert one.stop() == 0
 
 

@@ -95,11 +95,6 @@ Result<std::unique_ptr<Backend>> make_cpu_backend(const CpuOptions& options) {
   const cpu::CpuChoice all =
       options.threads > 0 ? cpu::CpuChoice{.threads = options.threads, .cpus = {}, .reason = {}} : cpu::choose_cpus();
   if (!all.reason.empty() && options.part == 0) log_info("cpu: {}", all.reason);
-  if (options.parts > all.threads) {
-    return invalid_argument("--data-parallel-size is " + std::to_string(options.parts) + ", but there are " +
-                            std::to_string(all.threads) +
-                            " threads, and each engine needs one: lower it, or raise --threads");
-  }
   const cpu::CpuChoice choice = cpu::part_of(all, options.part, options.parts);
   return std::unique_ptr<Backend>(std::make_unique<cpu::CpuBackend>(isa, choice.threads, choice.cpus));
 }

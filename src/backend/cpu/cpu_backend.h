@@ -60,11 +60,13 @@ class CpuBackend final : public Backend {
   std::string isa() const override { return name(isa_); }
   std::span<const DType> kv_dtypes() const override;
   bool adapts_experts() const override { return true; }
+  bool splits_experts() const override { return true; }
   Result<std::unique_ptr<Buffer>> allocate(size_t bytes) override;
   Result<std::unique_ptr<PackedMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options) override;
   size_t kv_page_bytes(const KvPageShape& shape) const override;
 
   QUIRE_OPS(QUIRE_OVERRIDE_OP)
+  QUIRE_RANK_OPS(QUIRE_OVERRIDE_OP)
 
  private:
   // Splits rows over threads, each row being `work` elements of work.
@@ -92,7 +94,10 @@ class CpuBackend final : public Backend {
   void run_lora_blocks(const LoraArgs& args);
   void run_lora_panels(const LoraArgs& args);
   // moe.cc: one chunk of tokens, the two products of its experts and the activation between them.
-  void moe_chunk(const MoeExpertsArgs& args);
+  void run_experts(const MoeExpertsArgs& args, const Tensor& choices);
+  Tensor moe_chunk(const MoeExpertsArgs& args);
+  void moe_store(const Tensor& y, const Tensor& choices);
+  void moe_add(const MoeExpertsArgs& args, const Tensor& y);
   void moe_few_tokens(const MoeExpertsArgs& args, const Tensor& hidden, const Tensor& y);
   void moe_many_tokens(const MoeExpertsArgs& args, std::span<MoePlan::Expert> experts, const Tensor& gathered,
                        const Tensor& hidden, const Tensor& y);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "backend/cpu/cpu_backend.h"
 #include "base/math.h"
@@ -187,8 +188,8 @@ void MoePlan::sort(const int32_t* ids, int64_t tokens, int64_t k, int64_t num_ex
   const int64_t choices = tokens * k;
   next_.assign(static_cast<size_t>(num_experts), 0);
   for (int64_t i = 0; i < choices; ++i) {
-    QUIRE_CHECK(ids[i] >= 0 && ids[i] < num_experts);
-    ++next_[static_cast<size_t>(ids[i])];
+    QUIRE_CHECK(ids[i] >= -1 && ids[i] < num_experts);
+    if (ids[i] >= 0) ++next_[static_cast<size_t>(ids[i])];
   }
   experts_.clear();
   int64_t begin = 0;
@@ -197,9 +198,10 @@ void MoePlan::sort(const int32_t* ids, int64_t tokens, int64_t k, int64_t num_ex
     if (rows > 0) experts_.push_back({static_cast<int32_t>(e), begin, rows, {}});
     begin += rows;
   }
-  tokens_.resize(static_cast<size_t>(choices));
-  rows_.resize(static_cast<size_t>(choices));
+  tokens_.resize(static_cast<size_t>(begin));
+  rows_.assign(static_cast<size_t>(choices), -1);
   for (int64_t i = 0; i < choices; ++i) {
+    if (ids[i] < 0) continue;
     const int64_t row = next_[static_cast<size_t>(ids[i])]++;
     tokens_[static_cast<size_t>(row)] = static_cast<int32_t>(i / k);
     rows_[static_cast<size_t>(i)] = static_cast<int32_t>(row);
@@ -226,6 +228,17 @@ void CpuBackend::moe_route(const MoeRouteArgs& args) {
 
 void CpuBackend::moe_experts(const MoeExpertsArgs& args) {
   check(args);
+  run_experts(args, {});
+}
+
+void CpuBackend::moe_choices(const MoeChoicesArgs& args) {
+  check(args);
+  check_f32(args.out);
+  run_experts(args.experts, args.out);
+}
+
+// With `choices`, the outputs go there and are not summed.
+void CpuBackend::run_experts(const MoeExpertsArgs& args, const Tensor& choices) {
   check_f32(args.x);
   if (args.x.rows == 0) return;
   const int64_t chunk = std::max<int64_t>(1, kMostChoices / args.k);
@@ -243,11 +256,15 @@ void CpuBackend::moe_experts(const MoeExpertsArgs& args) {
       part.lora = &lora;
     }
     moe_.sort(part.ids, tokens, args.k, std::ssize(args.gate_up));
-    moe_chunk(part);
+    QUIRE_CHECK(choices.data != nullptr || moe_.rows() == tokens * args.k);
+    if (moe_.rows() == 0) continue;
+    const Tensor y = moe_chunk(part);
+    choices.data != nullptr ? moe_store(y, rows_from(choices, token * args.k, tokens * args.k)) : moe_add(part, y);
   }
 }
 
-void CpuBackend::moe_chunk(const MoeExpertsArgs& args) {
+// The outputs of the chosen experts, in the order of the plan.
+Tensor CpuBackend::moe_chunk(const MoeExpertsArgs& args) {
   const int64_t inner = matrix(args.down[static_cast<size_t>(moe_.experts()[0].id)]).k();
   const int64_t wide = args.gated ? 2 * inner : inner;
   for (const MoePlan::Expert& e : moe_.experts()) {
@@ -278,9 +295,35 @@ void CpuBackend::moe_chunk(const MoeExpertsArgs& args) {
                       moe_floats(moe_hidden_, count, wide), rows_from(y, first, count));
     }
   }
+  return y;
+}
+
+void CpuBackend::moe_store(const Tensor& y, const Tensor& choices) {
+  for_rows(choices.rows, choices.cols, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int32_t row = *moe_.rows_of(i, 1);
+      const auto bytes = static_cast<size_t>(choices.cols) * sizeof(float);
+      if (row >= 0) std::memcpy(choices.row_f32(i), y.row_f32(row), bytes);
+    }
+  });
+}
+
+void CpuBackend::moe_add(const MoeExpertsArgs& args, const Tensor& y) {
   for_rows(args.x.rows, args.k * args.out.cols, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       kernels_.moe_sum(y, moe_.rows_of(t, args.k), args.weights + t * args.k, args.k, args.out.row_f32(t));
+    }
+  });
+}
+
+void CpuBackend::moe_sum(const MoeSumArgs& args) {
+  check(args);
+  check_f32(args.choices, args.out);
+  for_rows(args.out.rows, args.k * args.out.cols, [&](int64_t begin, int64_t end) {
+    std::vector<int32_t> rows(static_cast<size_t>(args.k));
+    for (int64_t t = begin; t < end; ++t) {
+      std::iota(rows.begin(), rows.end(), static_cast<int32_t>(t * args.k));
+      kernels_.moe_sum(args.choices, rows.data(), args.weights + t * args.k, args.k, args.out.row_f32(t));
     }
   });
 }

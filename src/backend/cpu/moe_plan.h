@@ -28,7 +28,7 @@ class MoePlan {
     int64_t panel_end;
   };
 
-  // ids are [tokens, k], each below num_experts.
+  // ids are [tokens, k], each below num_experts, or -1 for a choice that is left out.
   void sort(const int32_t* ids, int64_t tokens, int64_t k, int64_t num_experts);
   // Adds a product's pieces of an expert after clear_pieces(): blocks of rows times `grain` panels, an even number.
   void clear_pieces() { pieces_.clear(); }
@@ -38,7 +38,7 @@ class MoePlan {
   std::span<Expert> experts() { return experts_; }
   std::span<const Piece> pieces() const { return pieces_; }
   std::span<const int32_t> tokens() const { return tokens_; }  // [rows]: the row of x
-  // The rows of a token's choices, in rank order.
+  // The rows of a token's choices, in rank order; -1: left out.
   const int32_t* rows_of(int64_t token, int64_t k) const { return rows_.data() + token * k; }
 
  private:

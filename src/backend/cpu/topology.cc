@@ -223,7 +223,7 @@ CpuChoice part_of(const CpuChoice& all, int part, int parts) {
   };
   CpuChoice out;
   const auto threads = static_cast<size_t>(all.threads);
-  out.threads = static_cast<int>(begin_of(threads, part + 1) - begin_of(threads, part));
+  out.threads = std::max(1, static_cast<int>(begin_of(threads, part + 1) - begin_of(threads, part)));
   if (all.cpus.size() < static_cast<size_t>(parts)) return out;
   const auto at = [&](int number) {
     return all.cpus.begin() + static_cast<std::ptrdiff_t>(begin_of(all.cpus.size(), number));

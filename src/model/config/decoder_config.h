@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "model/config/share.h"
 #include "ops/activation.h"
 #include "ops/dtype.h"
 #include "ops/moe.h"
@@ -220,6 +221,7 @@ struct DecoderConfig {
   PerLayerInputConfig per_layer_input;
   AheadConfig ahead;
   EncoderConfig encoder;
+  Share share;           // the part of the model that this config describes; the sizes above are those of the part
   bool has_head = true;  // false: the file has no LM head; the model makes embeddings or scores
   // GGUF files of the family have the rows of each head of q and k interleaved; loading undoes it.
   bool gguf_permuted = false;

@@ -3,6 +3,7 @@
 #include "model/layers/decoder.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 
 #include "model/layers/feed_forward.h"
@@ -21,6 +22,24 @@ float scale_of(const DecoderConfig& config) {
   return static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)));
 }
 
+// Adds the time until it is destroyed.
+class GatherClock {
+ public:
+  explicit GatherClock(GatherTimes* times) : times_(times) {}
+  ~GatherClock() {
+    if (times_ == nullptr) return;
+    const auto spent = std::chrono::steady_clock::now() - begin_;
+    times_->nanoseconds += std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count();
+    ++times_->gathers;
+  }
+  GatherClock(const GatherClock&) = delete;
+  GatherClock& operator=(const GatherClock&) = delete;
+
+ private:
+  GatherTimes* times_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
 // The memory of embed_ahead().
 struct AheadScratch {
   Tensor hidden, normed, both;
@@ -37,7 +56,7 @@ AheadScratch take_ahead(ScratchAllocator& scratch, int64_t tokens, const Decoder
 }  // namespace
 
 DecoderModel::DecoderModel(DecoderConfig config, DecoderWeights weights, DecoderAdapters adapters, Pooler pooler,
-                           int64_t max_model_len, Backend& backend, const DecoderModel* target)
+                           int64_t max_model_len, Backend& backend, const Ranks& ranks, const DecoderModel* target)
     : config_(std::move(config)),
       weights_(std::move(weights)),
       adapters_(std::move(adapters)),
@@ -49,7 +68,10 @@ DecoderModel::DecoderModel(DecoderConfig config, DecoderWeights weights, Decoder
       local_rope_(rope_frequencies(config_.local_rope, max_model_len), max_model_len),
       attention_scale_(scale_of(config_)),
       backend_(backend),
+      ranks_(ranks),
       target_(target) {
+  QUIRE_CHECK((ranks_.stage != nullptr || !config_.share.split()) &&
+              (ranks_.model != nullptr || config_.share.stages == 1));
   if (adapters_.sites != nullptr) lora_ = std::make_unique<LoraState>(*adapters_.sites);
   // A layer ahead has its target's head, but no adapters.
   for_each_weight(weights_, [&](auto& weight) {
@@ -59,13 +81,13 @@ DecoderModel::DecoderModel(DecoderConfig config, DecoderWeights weights, Decoder
 
 // The matrices are shared; the vectors, which are small, are copied.
 Result<std::unique_ptr<Model>> DecoderModel::make_twin(Backend& backend, const Model* target) const {
-  if (!backend_.host_memory() || !backend.host_memory()) return std::unique_ptr<Model>();
+  if (config_.share.split() || !backend_.host_memory() || !backend.host_memory()) return std::unique_ptr<Model>();
   const auto* trunk = dynamic_cast<const DecoderModel*>(target);
   QUIRE_CHECK((trunk != nullptr) == (target_ != nullptr), "the twin of a layer ahead has the twin of its target");
   DecoderWeights weights = weights_;
   QUIRE_TRY(weights.place(backend));
-  auto twin =
-      std::make_unique<DecoderModel>(config_, std::move(weights), adapters_, pooler_, max_model_len_, backend, trunk);
+  auto twin = std::make_unique<DecoderModel>(config_, std::move(weights), adapters_, pooler_, max_model_len_, backend,
+                                             Ranks(), trunk);
   twin->kept_layers_ = kept_layers_;
   return std::unique_ptr<Model>(std::move(twin));
 }
@@ -88,12 +110,15 @@ DecoderModel::Scratch DecoderModel::lay_out_scratch(char* base, const BatchLimit
   Scratch out;
   out.hidden = all.take(limits.max_tokens, config_.hidden, DType::kF32);
   out.normed = all.take(limits.max_tokens, config_.hidden, activation_);
-  out.wanted = out.normed;  // never used at the same time
+  out.wanted = out.normed;  // never used at the same time, unless there are several parts of a step
+  if (config_.share.stages > 1 && config_.share.last()) {
+    out.wanted = all.take(limits.max_tokens, config_.hidden, activation_);
+  }
   if (config_.norms == NormPlacement::kParallel) {
     out.parallel = all.take(limits.max_tokens, config_.hidden, activation_);
   }
   if (lora_ != nullptr) out.lora = all.take(limits.max_tokens, adapters_.sites->most_sums(backend_), DType::kF32);
-  const int64_t per_layer_columns = config_.layers * config_.per_layer_input.dim;
+  const int64_t per_layer_columns = config_.share.model_layers * config_.per_layer_input.dim;
   if (per_layer_columns > 0) out.per_layer = all.take(limits.max_tokens, per_layer_columns, activation_);
   const auto kept = static_cast<int64_t>(kept_layers_.size());
   if (kept > 0) out.kept = all.take(limits.max_tokens, kept * config_.hidden, DType::kF32);
@@ -101,7 +126,10 @@ DecoderModel::Scratch DecoderModel::lay_out_scratch(char* base, const BatchLimit
   if (limits.pools) out.pooled = all.take(limits.max_tokens, config_.hidden, DType::kF32);
   out.shared = base == nullptr ? nullptr : base + all.used();
   ScratchAllocator head(out.shared), gathered(out.shared);
-  if (config_.has_head) out.logits = head.take(limits.max_logit_rows, config_.vocab_size, DType::kF32);
+  if (config_.has_head && config_.share.last()) {
+    out.logits = head.take(limits.max_logit_rows, config_.vocab_size, DType::kF32);
+    if (config_.share.split()) out.own_logits = head.take(limits.max_logit_rows, weights_.head.out_dim(), DType::kF32);
+  }
   if (config_.ahead.eagle) out.draft_logits = head.take(limits.max_logit_rows, weights_.head.out_dim(), DType::kF32);
   out.wanted_hidden = gathered.take(limits.max_tokens, config_.hidden, DType::kF32);
   size_t most = std::max(head.used(), gathered.used());
@@ -294,6 +322,7 @@ void DecoderModel::forward(const StepBatch& batch, const KvCache& kv) {
   step_normed_ = scratch_.normed.first_rows(tokens);
   num_pooled_ = batch.num_pooled;
   num_wanted_ = static_cast<int64_t>(batch.wanted.size()) - num_pooled_;
+  wanted_before_ = batch.wanted_before;
   QUIRE_CHECK(num_pooled_ == 0 || limits_.pools);
 
   int64_t end = 0;
@@ -304,8 +333,9 @@ void DecoderModel::forward(const StepBatch& batch, const KvCache& kv) {
   QUIRE_CHECK(batch.adapters.empty() || lora_ != nullptr, "the model was loaded without adapters");
   if (lora_ != nullptr) lora_->begin(batch, backend_, scratch_.lora);
   // Not if rows are gathered: they are stored where the logits go.
-  head_in_step_ = !config_.ahead.eagle && num_wanted_ == tokens && tokens <= limits_.max_logit_rows &&
-                  backend_.joins_head(tokens) && joins_norm({step_hidden_, &weights_.final_norm, false}, weights_.head);
+  head_in_step_ = !config_.ahead.eagle && config_.share.last() && !config_.share.split() && num_wanted_ == tokens &&
+                  tokens <= limits_.max_logit_rows && backend_.joins_head(tokens) &&
+                  joins_norm({step_hidden_, &weights_.final_norm, false}, weights_.head);
   stage(batch);
   QUIRE_CHECK(batch.hidden_rows.size() == (target_ == nullptr ? 0 : batch.tokens.size()));
   own_hidden_ = batch.own_hidden;
@@ -362,7 +392,12 @@ void DecoderModel::run_added(bool added, const Tensor& out, const Norm& post_nor
 }
 
 void DecoderModel::run_layers(const KvCache& kv) {
+  const Share& share = config_.share;
   target_ == nullptr ? embed() : config_.ahead.eagle ? embed_eagle() : embed_ahead();
+  const int next = static_cast<int>((share.stage + 1) * share.ranks + share.rank);
+  const std::span<std::byte> stream(static_cast<std::byte*>(step_hidden_.data),
+                                    static_cast<size_t>(step_hidden_.rows * row_bytes(DType::kF32, config_.hidden)));
+  if (!share.first()) ranks_.model->receive(stream, next - static_cast<int>(2 * share.ranks));
   for (int64_t i = 0; i < config_.layers; ++i) {
     const auto at = static_cast<size_t>(i);
     for (size_t k = 0; k < kept_layers_.size(); ++k) {
@@ -372,6 +407,7 @@ void DecoderModel::run_layers(const KvCache& kv) {
     }
     run_layer({kv, i, config_.per_layer[at], weights_.layers[at]});
   }
+  if (!share.last()) return ranks_.model->send(stream, next);
   if (num_pooled_ > 0) {
     const Tensor rows = scratch_.pooled.first_rows(num_pooled_);
     backend_.gather({step_hidden_, step_.wanted.subspan(static_cast<size_t>(num_wanted_)), rows});
@@ -389,7 +425,7 @@ void DecoderModel::run_layers(const KvCache& kv) {
   if (head_in_step_) {
     return project_in(weights_.head, {rows, &weights_.final_norm, false}, scratch_.logits.first_rows(num_wanted_));
   }
-  norm(rows, weights_.final_norm, config_.hidden, scratch_.wanted.first_rows(num_wanted_));
+  norm(rows, weights_.final_norm, config_.hidden, scratch_.wanted.some_rows(wanted_before_, num_wanted_));
 }
 
 Tensor DecoderModel::normed(const LayerInput& input) {
@@ -416,13 +452,46 @@ void DecoderModel::project_in(const Linear& linear, const LayerInput& input, con
 }
 
 // Adds residual_scale * y to the residual stream in the same op, where the backend can; else y goes to the output.
+// Each rank computes its part of the columns.
 bool DecoderModel::project_out(const Linear& linear, const Tensor& x, const LayerOutput& output) {
-  if (!output.may_add || !linear.single() || !backend_.joins_residual(x.rows) || adapted()) {
-    linear.run(backend_, x, output.out);
-    return false;
+  const bool joined = output.may_add && linear.single() && backend_.joins_residual(x.rows) && !adapted();
+  const Tensor& to = joined ? step_hidden_ : output.out;
+  const Tensor mine = to.columns(config_.share.rank * linear.out_dim(), linear.out_dim());
+  if (joined) {
+    linear.run(backend_, x, mine, {nullptr, mine, config_.residual_scale});
+  } else {
+    linear.run(backend_, x, mine);
   }
-  linear.run(backend_, x, step_hidden_, {nullptr, step_hidden_, config_.residual_scale});
-  return true;
+  gather(mine, to);
+  return joined;
+}
+
+namespace {
+
+distributed::Rows rows_of(const Tensor& t) {
+  return {static_cast<std::byte*>(t.data), t.rows, row_bytes(t.dtype, t.cols), row_bytes(t.dtype, t.stride)};
+}
+
+}  // namespace
+
+void DecoderModel::gather(const Tensor& mine, const Tensor& all, int root) {
+  if (!config_.share.split()) return;
+  QUIRE_CHECK(backend_.host_memory());
+  const GatherClock clock(ranks_.times);
+  ranks_.stage->gather_columns(rows_of(mine), rows_of(all), root);
+}
+
+Tensor DecoderModel::gathered(const Tensor& mine, const Tensor& room, int64_t columns) {
+  if (!config_.share.split()) return mine;
+  const Tensor all{room.data, room.dtype, mine.rows, columns, columns};
+  gather(mine, all);
+  return all;
+}
+
+void DecoderModel::gather_rows(const Tensor& x, std::span<const int32_t> owner) {
+  QUIRE_CHECK(backend_.host_memory());
+  const GatherClock clock(ranks_.times);
+  ranks_.stage->gather_rows(rows_of(x), owner);
 }
 
 void DecoderModel::add_adapters_by_head(int64_t first_site, int64_t heads, const Tensor& x, int64_t k,
@@ -486,10 +555,29 @@ void DecoderModel::add_encoder_tables() {
   if (!weights_.embedding_norm.empty()) norm(step_hidden_, weights_.embedding_norm, config_.hidden, step_hidden_);
 }
 
+// Each rank has the rows of some tokens.
+void DecoderModel::look_up_tokens() {
+  const Share& share = config_.share;
+  std::span<const int32_t> rows = step_.tokens;
+  if (share.split()) {
+    const auto width = static_cast<int32_t>(share.width(config_.vocab_size));
+    own_tokens_.assign(rows.begin(), rows.end());
+    token_owner_.resize(rows.size());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      token_owner_[i] = rows[i] / width;
+      own_tokens_[i] = token_owner_[i] == share.rank ? rows[i] % width : 0;
+    }
+    rows = own_tokens_;
+  }
+  backend_.embedding({weights_.embedding.get(), rows, config_.embedding_scale, step_hidden_});
+  if (share.split()) gather_rows(step_hidden_, token_owner_);
+}
+
 // Gemma 4 looks each token up in a second table, which has a part for each layer, and adds a projection of the first
 // embedding: (norm(projection) + lookup) / sqrt(2).
 void DecoderModel::embed() {
-  backend_.embedding({weights_.embedding.get(), step_.tokens, config_.embedding_scale, step_hidden_});
+  if (weights_.embedding == nullptr || (!config_.share.first() && config_.per_layer_input.dim == 0)) return;
+  look_up_tokens();
   if (adapted()) {
     lora_->add_embedding(backend_, adapters_.embedding_site, step_.tokens, config_.vocab_size, step_hidden_);
   }
@@ -555,7 +643,8 @@ void DecoderModel::add_per_layer_input(const LayerContext& layer) {
   const int64_t dim = config_.per_layer_input.dim;
   ScratchAllocator allocator = scratch();
   const Tensor gate = allocator.take(step_hidden_.rows, dim, activation_);
-  const Tensor input = scratch_.per_layer.first_rows(step_hidden_.rows).columns(layer.index * dim, dim);
+  const Tensor input =
+      scratch_.per_layer.first_rows(step_hidden_.rows).columns((config_.share.first_layer + layer.index) * dim, dim);
   weights.gate.run(backend_, activations(step_hidden_), gate);
   backend_.glu({gate, input, config_.activation, gate});
   weights.projection.run(backend_, gate, step_normed_);
@@ -563,7 +652,8 @@ void DecoderModel::add_per_layer_input(const LayerContext& layer) {
 }
 
 Tensor DecoderModel::run_head(int64_t first_wanted, int64_t count) {
-  QUIRE_CHECK(first_wanted >= 0 && count > 0 && first_wanted + count <= num_wanted_ && count <= limits_.max_logit_rows);
+  QUIRE_CHECK(first_wanted >= 0 && count > 0 && first_wanted + count <= wanted_before_ + num_wanted_ &&
+              count <= limits_.max_logit_rows);
   const Tensor logits =
       head_in_step_ ? scratch_.logits.some_rows(first_wanted, count) : scratch_.logits.first_rows(count);
   if (lora_ != nullptr) lora_->select_wanted_rows(first_wanted);
@@ -572,6 +662,11 @@ Tensor DecoderModel::run_head(int64_t first_wanted, int64_t count) {
     const Tensor draft_logits = scratch_.draft_logits.first_rows(count);
     weights_.head.run(backend_, rows, draft_logits);
     backend_.gather_columns({draft_logits, weights_.ahead.head_rows.span(), logits});
+  } else if (config_.share.split()) {
+    const Tensor own = scratch_.own_logits.first_rows(count);
+    weights_.head.run(backend_, rows, own);
+    gather(own, logits, 0);
+    if (config_.share.rank != 0) return logits;
   } else if (!head_in_step_) {
     weights_.head.run(backend_, rows, logits);
   }

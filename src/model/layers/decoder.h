@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "distributed/group.h"
 #include "model/layers/rope_table.h"
 #include "model/layers/weights.h"
 #include "model/model.h"
@@ -72,7 +73,7 @@ struct DecoderAdapters {
 class DecoderModel final : public Model {
  public:
   DecoderModel(DecoderConfig config, DecoderWeights weights, DecoderAdapters adapters, Pooler pooler,
-               int64_t max_model_len, Backend& backend, const DecoderModel* target = nullptr);
+               int64_t max_model_len, Backend& backend, const Ranks& ranks, const DecoderModel* target = nullptr);
 
   const DecoderConfig& config() const override { return config_; }
   size_t weights_bytes() const override;
@@ -106,6 +107,13 @@ class DecoderModel final : public Model {
   const Tensor& residual() const { return step_hidden_; }  // the residual stream, [tokens, hidden]
   // Memory that mixers, feed-forward parts and the head use one after another.
   ScratchAllocator scratch() const { return ScratchAllocator(scratch_.shared); }
+  // The columns of all ranks of the stage, of which this rank computed `mine`: the first of `room`, which has as many
+  // as all ranks together. Without other ranks, `mine` itself.
+  Tensor gathered(const Tensor& mine, const Tensor& room, int64_t columns);
+  // The same into `all`; on `root` alone, if there is one.
+  void gather(const Tensor& mine, const Tensor& all, int root = distributed::Group::kEvery);
+  // Row i of `x` from the rank owner[i] of the stage.
+  void gather_rows(const Tensor& x, std::span<const int32_t> owner);
   // The rows from which on ops run: those of a part of the step.
   void select_rows(int64_t first) {
     if (lora_ != nullptr) lora_->select_step_rows(first);
@@ -117,7 +125,7 @@ class DecoderModel final : public Model {
   // What adapters add to experts in this step (LoraState::of_experts).
   std::optional<MoeLora> lora_of_experts(int64_t first_site) const {
     if (lora_ == nullptr || first_site < 0) return std::nullopt;
-    return lora_->of_experts(first_site, config_.moe.experts);
+    return lora_->of_experts(first_site, config_.share.num_experts(config_.moe.experts));
   }
   const float* ones() const { return ones_.data(); }  // the weight of a norm that has none
   const RopeConfig& rope_config(RopeUse use) const { return use == RopeUse::kMain ? config_.rope : config_.local_rope; }
@@ -140,6 +148,7 @@ class DecoderModel final : public Model {
  private:
   struct Scratch {  // views of one block of memory
     Tensor hidden, normed, parallel, per_layer, wanted_hidden, wanted, logits, lora, pooled;
+    Tensor own_logits;          // the columns of this rank
     Tensor kept;                // [tokens, kept layers * hidden]: keep_hidden_before()
     Tensor both, draft_logits;  // of an EAGLE-3 layer: the input of its mixer, and the rows of its head
     char* shared = nullptr;
@@ -154,6 +163,7 @@ class DecoderModel final : public Model {
   bool adapted() const { return lora_ != nullptr && lora_->active(); }  // some row of the step has an adapter
   void run_layers(const KvCache& kv);
   void run_layer(const LayerContext& layer);
+  void look_up_tokens();
   void embed();
   void embed_ahead();
   void embed_eagle();
@@ -173,6 +183,7 @@ class DecoderModel final : public Model {
   RopeTable rope_, local_rope_;
   float attention_scale_;
   Backend& backend_;
+  const Ranks ranks_;
   std::vector<int64_t> kept_layers_;
   const DecoderModel* const target_;  // of a layer ahead; else null
 
@@ -184,12 +195,14 @@ class DecoderModel final : public Model {
   std::vector<float> query_scales_;  // [tokens]
   bool own_hidden_ = false;          // StepBatch::own_hidden
   int64_t num_wanted_ = 0;           // rows for the head
+  int64_t wanted_before_ = 0;        // StepBatch::wanted_before
   int64_t num_pooled_ = 0;           // rows for hidden(), which follow them in StagedBatch::wanted
   KvLayer encoder_pages_;
   std::unique_ptr<Buffer> encoder_memory_;
   GroupBatch encoder_group_;
-  std::vector<int32_t> token_types_;  // [tokens]
-  bool head_in_step_ = false;         // the logits of all wanted rows are computed together with the layers
+  std::vector<int32_t> token_types_;               // [tokens]
+  std::vector<int32_t> own_tokens_, token_owner_;  // [tokens]: rows of this rank's part of the embedding, and whose
+  bool head_in_step_ = false;  // the logits of all wanted rows are computed together with the layers
 };
 
 }  // namespace quire::model

@@ -25,6 +25,7 @@ bool has_mlp(const LayerConfig& layer) {
 struct FeedForwardScratch {
   MoeScratch moe;
   Tensor gate_up;
+  Tensor all;  // room for the columns of all ranks
 };
 
 FeedForwardScratch take_scratch(const DecoderModel& model, const LayerConfig& layer, int64_t tokens,
@@ -34,7 +35,10 @@ FeedForwardScratch take_scratch(const DecoderModel& model, const LayerConfig& la
   if (has_experts(model.config(), layer)) out.moe = take_moe_scratch(model, rows, scratch);
   if (has_mlp(layer)) {
     const int64_t matrices = layer.feed_forward == FeedForward::kGated ? 2 : 1;
-    out.gate_up = scratch.take(rows, matrices * model.config().intermediate_of(layer), model.activation());
+    const int64_t inner = model.config().intermediate_of(layer);
+    out.gate_up = scratch.take(rows, matrices * inner, model.activation());
+    const Share& share = model.config().share;
+    if (share.split()) out.all = scratch.take(rows, share.ranks * inner, model.activation());
   }
   return out;
 }
@@ -49,8 +53,19 @@ Status load_feed_forward(Loader& loader, const LayerConfig& layer, int64_t index
   std::vector<Slice> gate_up = {{loader.name(Part::kGate, index), inner}, {loader.name(Part::kUp, index), inner}};
   if (config.fused_gate_up) gate_up = {{loader.name(Part::kGateUp, index), 2 * inner}};
   if (layer.feed_forward == FeedForward::kPlain) gate_up = {{loader.name(Part::kUp, index), inner}};
-  QUIRE_ASSIGN(out.mlp.gate_up, loader.linear(gate_up, config.hidden, config.mlp_bias));
-  QUIRE_ASSIGN(out.mlp.down, loader.linear(Part::kDown, index, config.hidden, inner, config.mlp_bias));
+  return load_mlp(loader, std::move(gate_up), inner, loader.name(Part::kDown, index), out.mlp);
+}
+
+Status load_mlp(Loader& loader, std::vector<Slice> gate_up, int64_t inner, const std::string& down, MlpWeights& out) {
+  const DecoderConfig& config = loader.config();
+  if (loader.share().split() && gate_up.size() == 1 && gate_up[0].rows == 2 * inner) {  // each half is cut
+    const std::string name = gate_up[0].prefix;
+    gate_up = {{name, inner, strided_rows(0, inner, 0, 1), 2 * inner},
+               {name, inner, strided_rows(inner, inner, 0, 1), 2 * inner}};
+  }
+  for (Slice& slice : gate_up) slice = loader.cut_slice(std::move(slice));
+  QUIRE_ASSIGN(out.gate_up, loader.linear(gate_up, config.hidden, config.mlp_bias));
+  QUIRE_ASSIGN(out.down, loader.linear({loader.cut_slice({down, config.hidden})}, inner, config.mlp_bias));
   return {};
 }
 
@@ -83,7 +98,7 @@ bool run_feed_forward(DecoderModel& model, const LayerContext& layer, const Laye
       continue;
     }
     added = run_mlp(model, layer.weights.mlp, model.config().intermediate_of(layer.config),
-                    layer.config.feed_forward == FeedForward::kGated, {x, from.norm}, scratch.gate_up,
+                    layer.config.feed_forward == FeedForward::kGated, {x, from.norm}, scratch.gate_up, scratch.all,
                     {out, output.may_add && parts == 1 && plain});
     if (model.config().moe.beside_mlp) {
       add_experts_beside(model, layer.weights.moe, scratch.moe, model.residual().some_rows(first, count), out);
@@ -94,7 +109,7 @@ bool run_feed_forward(DecoderModel& model, const LayerContext& layer, const Laye
 }
 
 bool run_mlp(DecoderModel& model, const MlpWeights& mlp, int64_t intermediate, bool gated, const LayerInput& input,
-             const Tensor& gate_up, const LayerOutput& output) {
+             const Tensor& gate_up, const Tensor& all, const LayerOutput& output) {
   const DecoderConfig& config = model.config();
   const Tensor gate = gate_up.columns(0, intermediate);
   if (gated) {
@@ -106,7 +121,7 @@ bool run_mlp(DecoderModel& model, const MlpWeights& mlp, int64_t intermediate, b
     model.project_in(mlp.gate_up, input, gate);
     model.backend().activation({gate, config.activation, gate});
   }
-  return model.project_out(mlp.down, gate, output);
+  return model.project_out(mlp.down, model.gathered(gate, all, mlp.down.in_dim()), output);
 }
 
 }  // namespace quire::model

@@ -7,6 +7,7 @@
 namespace quire::model {
 
 class Loader;
+struct Slice;
 
 // Reads the weights of layer `index`.
 Status load_feed_forward(Loader& loader, const LayerConfig& layer, int64_t index, DecoderLayer& out);
@@ -17,13 +18,17 @@ void reserve_feed_forward(const DecoderModel& model, const LayerConfig& layer, i
 bool run_feed_forward(DecoderModel& model, const LayerContext& layer, const LayerInput& input,
                       const LayerOutput& output);
 
-// One MLP: `intermediate` columns between its products, for which `gate_up` has room.
+// One MLP: `intermediate` columns of this rank between its products, for which `gate_up` has room, and `all` for those
+// of all ranks.
 bool run_mlp(DecoderModel& model, const MlpWeights& mlp, int64_t intermediate, bool gated, const LayerInput& input,
-             const Tensor& gate_up, const LayerOutput& output);
+             const Tensor& gate_up, const Tensor& all, const LayerOutput& output);
+// Its weights, with `inner` columns on all ranks together; gate and up may be one tensor.
+Status load_mlp(Loader& loader, std::vector<Slice> gate_up, int64_t inner, const std::string& down, MlpWeights& out);
 
 // moe.cc
 struct MoeScratch {
-  Tensor router, out, normed, shared_gate, shared_gate_up;
+  Tensor router, out, normed, shared_gate, shared_gate_up, shared_all;
+  Tensor choices;       // [rows * k, hidden]: the outputs of experts, if ranks share them
   Tensor ids, weights;  // [rows, k]; ids are int32
 };
 MoeScratch take_moe_scratch(const DecoderModel& model, int64_t rows, ScratchAllocator& scratch);

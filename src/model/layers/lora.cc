@@ -70,9 +70,9 @@ int64_t LoraSites::slot_bytes() const {
     if (fused != targets.end()) {  // a first product may have twice the rank: it is two modules in one
       const LoraPart both{0, fused->gate_up, 2 * limits_.max_rank, {}, {}};
       const LoraPart down{0, fused->hidden, limits_.max_rank, {}, {}};
-      total += fused->experts * (LoraImage::site_bytes(dtype_, fused->hidden, 2 * limits_.max_rank, {&both, 1}) +
-                                 LoraImage::site_bytes(dtype_, fused->inner, limits_.max_rank, {&down, 1}));
-      expert_sites.insert({fused->site, fused->site + 2 * fused->experts});
+      total += fused->own_experts * (LoraImage::site_bytes(dtype_, fused->hidden, 2 * limits_.max_rank, {&both, 1}) +
+                                     LoraImage::site_bytes(dtype_, fused->inner, limits_.max_rank, {&down, 1}));
+      expert_sites.insert({fused->site, fused->site + 2 * fused->own_experts});
       continue;
     }
     const auto among = expert_sites.upper_bound(site);
@@ -137,7 +137,7 @@ void add_latent(const LoraSites::Target& target, const weights::AdapterModule& m
     for (size_t i = 0; i < k; ++i) turned_a[i * rank + j] = a[j * k + i];
   }
   for (int64_t h = 0; h < target.heads; ++h) {
-    const float* rows = b.data() + static_cast<size_t>(h) * (nope + v) * rank;
+    const float* rows = b.data() + static_cast<size_t>(target.first_head + h) * (nope + v) * rank;
     for (size_t i = 0; i < nope; ++i) {
       for (size_t j = 0; j < rank; ++j) keys[j * nope + i] = rows[i * rank + j];
     }
@@ -172,14 +172,15 @@ Status add_experts(const LoraSites::Target& target, const weights::AdapterModule
   const auto r = static_cast<size_t>(rank), in = static_cast<size_t>(module.in), out = static_cast<size_t>(module.out);
   const auto experts = static_cast<size_t>(target.experts);
   std::vector<float> own_b(out * r);
-  for (size_t e = 0; e < experts; ++e) {
+  for (int64_t own = 0; own < target.own_experts; ++own) {
+    const auto e = static_cast<size_t>(target.first_expert + own);
     for (size_t o = 0; o < out; ++o) {
       for (size_t j = 0; j < r; ++j) own_b[o * r + j] = b[(o * r + j) * experts + e];
     }
     LoraPart part{0, module.out, rank, {a.data() + e * r * in, r * in}, own_b};
     if (first) part.map = target.map;
     part.scale = static_cast<float>(first ? module.gate_up_scale : module.down_scale);
-    image.add(target.site + static_cast<int64_t>(e) + (first ? 0 : target.experts), module.in, {&part, 1});
+    image.add(target.site + own + (first ? 0 : target.own_experts), module.in, {&part, 1});
   }
   return {};
 }
@@ -204,6 +205,7 @@ Result<AdapterPtr> LoraSites::make(const weights::AdapterFiles& files, const std
   std::vector<std::vector<float>> values;  // what the parts refer to
   values.reserve(2 * files.modules.size());
   for (const weights::AdapterModule& module : files.modules) {
+    if (left_.contains(module.name)) continue;
     const auto [begin, end] = names.equal_range(module.name);
     if (begin == end || (begin->second.experts > 0) != module.of_experts) return unknown_module(module.name, names);
     for (auto it = begin; it != end && !module.of_experts; ++it) QUIRE_TRY(check(module, it->second));

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -31,14 +32,18 @@ class LoraSites {
     // kv_b of latent attention, which is absorbed: two sites for each head, first those that add to the queries in the
     // latent space, then those that add to values. 0 heads: not such a module.
     int64_t heads = 0, nope = 0, v = 0;
+    int64_t first_head = 0;  // in the module, of which this rank has `heads`
     // All experts of a layer: `site` is that of gate and up of the first one, followed by those of the others and then
     // by those of down. 0: not such a module. `map` is that of the columns of gate and up.
     int64_t experts = 0, hidden = 0, inner = 0, gate_up = 0;  // gate_up: columns
+    int64_t first_expert = 0, own_experts = 0;                // those of this rank, which have the sites
   };
   LoraSites(const AdapterLimits& limits, DType dtype) : limits_(limits), dtype_(dtype) {}
 
   int64_t add_sites(int64_t count) { return (num_sites_ += count) - count; }
   void add(const std::string& module, bool gguf_name, Target target);
+  // A module that another rank has.
+  void leave(const std::string& module) { left_.insert(module); }
 
   const AdapterLimits& limits() const { return limits_; }
   DType dtype() const { return dtype_; }
@@ -61,6 +66,7 @@ class LoraSites {
   DType dtype_;
   int64_t num_sites_ = 0;
   Names names_, gguf_names_;
+  std::set<std::string> left_;
 };
 
 // Slots with adapters, and which rows of the running step have which. Owned by the model and used on its thread.

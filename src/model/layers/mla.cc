@@ -64,7 +64,8 @@ Status find_latent_tensors(Loader& loader, int64_t index, LatentTensors& out) {
 // the transpose of the rows that make them.
 Status load_latent_heads(Loader& loader, int64_t index, MlaWeights& out) {
   const MlaConfig& c = loader.config().mla;
-  const int64_t heads = loader.config().heads;
+  const int64_t heads = loader.own().heads;  // of this rank
+  const int64_t first = loader.share().rank * heads;
   const int64_t both_rows = c.nope_dim + c.v_dim;
   LatentTensors from;
   QUIRE_TRY(find_latent_tensors(loader, index, from));
@@ -77,14 +78,15 @@ Status load_latent_heads(Loader& loader, int64_t index, MlaWeights& out) {
   parallel_blocks(heads, 1, [&](int64_t h, int64_t) {
     float* k_up = up.data() + h * k_rows * c.nope_dim;
     for (int64_t i = 0; i < (from.apart ? c.kv_rank : c.nope_dim); ++i) {
-      const std::vector<float> row = from.row(*from.keys, from.apart ? h * c.kv_rank + i : h * both_rows + i);
+      const std::vector<float> row =
+          from.row(*from.keys, from.apart ? (first + h) * c.kv_rank + i : (first + h) * both_rows + i);
       for (int64_t j = 0; j < std::ssize(row); ++j) {
         k_up[from.apart ? i * c.nope_dim + j : j * c.nope_dim + i] = row[static_cast<size_t>(j)];
       }
     }
     for (int64_t i = 0; i < c.v_dim; ++i) {
       const std::vector<float> row =
-          from.row(*from.values, from.apart ? h * c.v_dim + i : h * both_rows + c.nope_dim + i);
+          from.row(*from.values, from.apart ? (first + h) * c.v_dim + i : (first + h) * both_rows + c.nope_dim + i);
       std::copy(row.begin(), row.end(), down.data() + (h * v_rows + i) * c.kv_rank);
     }
   });
@@ -103,19 +105,20 @@ Status load(Loader& loader, const LayerConfig&, int64_t index, DecoderLayer& wei
   if (c.q_rank > 0) {
     QUIRE_ASSIGN(out.q_a, loader.linear(Part::kQA, index, c.q_rank, config.hidden, config.qkv_bias));
     QUIRE_ASSIGN(out.q_a_norm, loader.norm(Part::kQANorm, index, {c.q_rank}));
-    QUIRE_ASSIGN(out.q, loader.linear(Part::kQB, index, q, c.q_rank));
+    QUIRE_ASSIGN(out.q, loader.cut_linear(Part::kQB, index, q, c.q_rank));
   } else {
-    QUIRE_ASSIGN(out.q, loader.linear(Part::kQ, index, q, config.hidden));
+    QUIRE_ASSIGN(out.q, loader.cut_linear(Part::kQ, index, q, config.hidden));
   }
   QUIRE_ASSIGN(out.kv_a, loader.linear(Part::kKvA, index, c.kv_rank + c.rope_dim, config.hidden, config.qkv_bias));
   QUIRE_ASSIGN(out.kv_norm, loader.norm(Part::kKvANorm, index, {c.kv_rank}));
   QUIRE_TRY(load_latent_heads(loader, index, out));
-  QUIRE_ASSIGN(out.o, loader.linear(Part::kO, index, config.hidden, config.heads * c.v_dim, config.o_bias));
+  QUIRE_ASSIGN(out.o, loader.cut_linear(Part::kO, index, config.hidden, config.heads * c.v_dim, config.o_bias));
   return {};
 }
 
 struct MlaScratch {
   Tensor q_a, q, kv, q_latent, out_latent, out;
+  Tensor all;  // room for the heads of all ranks
 };
 
 MlaScratch take_scratch(const DecoderModel& model, int64_t tokens, ScratchAllocator& scratch) {
@@ -129,6 +132,8 @@ MlaScratch take_scratch(const DecoderModel& model, int64_t tokens, ScratchAlloca
   out.q_latent = scratch.take(tokens, heads * (c.kv_rank + c.rope_dim), type);
   out.out_latent = scratch.take(tokens, heads * c.kv_rank, type);
   out.out = scratch.take(tokens, heads * c.v_dim, type);
+  const Share& share = model.config().share;
+  if (share.split()) out.all = scratch.take(tokens, share.ranks * heads * c.v_dim, type);
   return out;
 }
 
@@ -193,7 +198,7 @@ bool run(DecoderModel& model, const LayerContext& layer, const LayerInput& input
   backend.attention(model.attention_args(layer, s.q_latent, s.out_latent));
   backend.linear_heads({s.out_latent, weights.v_up.get(), heads, c.v_dim, s.out});
   model.add_adapters_by_head(weights.site + heads, heads, s.out_latent, c.kv_rank, s.out, c.v_dim);
-  return model.project_out(weights.o, s.out, output);
+  return model.project_out(weights.o, model.gathered(s.out, s.all, weights.o.in_dim()), output);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A mixture of experts: the router, the experts, and a shared expert or an MLP beside them.
+#include <algorithm>
 #include <cmath>
 #include <set>
 
@@ -61,9 +62,10 @@ Status load_transposed_experts(Loader& loader, int64_t index, MoeWeights& out) {
   const bool fp4 =
       files.source->is_dummy() && files.scheme.method == weights::QuantMethod::kMxfp4 && loader.dtype() != DType::kF32;
   const int64_t hidden = loader.config().hidden;
+  const int64_t first = loader.share().first_expert(c.experts), count = loader.share().num_experts(c.experts);
   const auto load = [&](Part part, int64_t n, int64_t k, bool interleaved, ExpertMatrices& to) -> Status {
     QUIRE_ASSIGN(const weights::TensorRef* tensor, loader.require(loader.name(part, index), {c.experts, k, n}));
-    for (int64_t e = 0; e < c.experts; ++e) {
+    for (int64_t e = first; e < first + count; ++e) {
       const auto read = [&](int64_t begin, int64_t end, float* columns) {
         std::vector<float> stored(static_cast<size_t>(n));
         for (int64_t i = begin; i < end; ++i, columns += n) {
@@ -97,6 +99,13 @@ bool all_fp8(const Loader& loader, const ExpertSource& source) {
   return gate_up.size() == 1 && down.size() == 1;
 }
 
+// Another rank has it.
+void leave_expert(Loader& loader, const ExpertSource& source, int64_t expert) {
+  if (source.stacked) return;
+  for (const Slice& slice : source.gate_up(expert)) loader.leave(slice.prefix + ".");
+  loader.leave(source.slice(source.down, expert, 1).prefix + ".");
+}
+
 Status load_experts(Loader& loader, int64_t index, MoeWeights& out) {
   const MoeConfig& c = loader.config().moe;
   const int64_t hidden = loader.config().hidden;
@@ -106,7 +115,12 @@ Status load_experts(Loader& loader, int64_t index, MoeWeights& out) {
   }
   const Loader::RowOptions options{.keep_fp8 = all_fp8(loader, source)};
   std::set<const weights::TensorRef*> tensors;
+  const int64_t first = loader.share().first_expert(c.experts), count = loader.share().num_experts(c.experts);
   for (int64_t e = 0; e < c.experts; ++e) {
+    if (e < first || e >= first + count) {
+      leave_expert(loader, source, e);
+      continue;
+    }
     std::vector<Loader::Rows> gate_up, down(1);
     for (const Slice& slice : source.gate_up(e)) {
       QUIRE_ASSIGN(Loader::Rows rows, loader.rows(slice, hidden, options));
@@ -153,9 +167,15 @@ Status load_expert_biases(Loader& loader, int64_t index, MoeWeights& out) {
       gate_up[expert * 2 * half + j % 2 * half + j / 2] = interleaved[i];
     }
   }
-  out.gate_up.bias = std::move(gate_up);
-  QUIRE_ASSIGN(out.down.bias,
+  QUIRE_ASSIGN(std::vector<float> down,
                loader.floats(loader.name(Part::kExpertsDown, index) + suffix, {c.experts, loader.config().hidden}));
+  const auto own = [&](const std::vector<float>& all) {
+    const int64_t columns = std::ssize(all) / c.experts;
+    const auto begin = all.begin() + loader.share().first_expert(c.experts) * columns;
+    return std::vector<float>(begin, begin + loader.share().num_experts(c.experts) * columns);
+  };
+  out.gate_up.bias = own(gate_up);
+  out.down.bias = own(down);
   return {};
 }
 
@@ -167,8 +187,7 @@ Status load_shared_expert(Loader& loader, int64_t index, MoeWeights& out) {
   if (!loader.gguf() && loader.files().family->experts.fused_shared) {
     gate_up = {{loader.name(Part::kSharedGateUp, index), 2 * inner}};
   }
-  QUIRE_ASSIGN(out.shared.gate_up, loader.linear(gate_up, config.hidden, config.mlp_bias));
-  QUIRE_ASSIGN(out.shared.down, loader.linear(Part::kSharedDown, index, config.hidden, inner, config.mlp_bias));
+  QUIRE_TRY(load_mlp(loader, std::move(gate_up), inner, loader.name(Part::kSharedDown, index), out.shared));
   if (config.moe.shared_gate) {
     QUIRE_ASSIGN(out.shared_gate, loader.linear(Part::kSharedExpertGate, index, 1, config.hidden));
   }
@@ -188,9 +207,28 @@ Status load_beside_mlp(Loader& loader, int64_t index, MoeWeights& out) {
   return {};
 }
 
+// Each rank runs its experts; then all ranks have the outputs for all choices, and sum them as one rank does.
+void run_own_experts(DecoderModel& model, const MoeScratch& scratch, MoeExpertsArgs experts) {
+  const MoeConfig& c = model.config().moe;
+  const Share& share = model.config().share;
+  const int64_t count = experts.x.rows * c.k;
+  std::vector<int32_t> owner(static_cast<size_t>(count)), ids(static_cast<size_t>(count));
+  const auto first = static_cast<int32_t>(share.first_expert(c.experts));
+  for (size_t i = 0; i < owner.size(); ++i) {
+    owner[i] = static_cast<int32_t>(share.owner(experts.ids[i], c.experts));
+    ids[i] = owner[i] == share.rank ? experts.ids[i] - first : -1;
+  }
+  experts.ids = ids.data();
+  const Tensor choices = scratch.choices.first_rows(count);
+  const bool any = std::ranges::find(owner, static_cast<int32_t>(share.rank)) != owner.end();
+  if (any) model.backend().moe_choices({experts, choices});
+  model.gather_rows(choices, owner);
+  model.backend().moe_sum({choices, experts.weights, c.k, experts.out});
+}
+
 // Chooses experts by router_x, runs them on x, and leaves their sum in scratch.out.
-void run_experts(const DecoderModel& model, const MoeWeights& weights, const MoeScratch& scratch,
-                 const Tensor& router_x, const Tensor& x) {
+void run_experts(DecoderModel& model, const MoeWeights& weights, const MoeScratch& scratch, const Tensor& router_x,
+                 const Tensor& x) {
   const MoeConfig& c = model.config().moe;
   weights.router.run(model.backend(), router_x, scratch.router);
   MoeRouteArgs route;
@@ -225,6 +263,7 @@ void run_experts(const DecoderModel& model, const MoeWeights& weights, const Moe
   experts.out = scratch.out;
   const std::optional<MoeLora> lora = model.lora_of_experts(weights.site);
   if (lora) experts.lora = &*lora;
+  if (model.config().share.split()) return run_own_experts(model, scratch, experts);
   model.backend().moe_experts(experts);
 }
 
@@ -233,14 +272,17 @@ void run_experts(const DecoderModel& model, const MoeWeights& weights, const Moe
 MoeScratch take_moe_scratch(const DecoderModel& model, int64_t rows, ScratchAllocator& scratch) {
   const MoeConfig& c = model.config().moe;
   const int64_t hidden = model.config().hidden;
+  const Share& share = model.config().share;
   MoeScratch out;
   out.router = scratch.take(rows, c.experts, DType::kF32);
   out.ids = scratch.take(rows, c.k, DType::kF32);
   out.weights = scratch.take(rows, c.k, DType::kF32);
   out.out = scratch.take(rows, hidden, model.activation());
+  if (share.split()) out.choices = scratch.take(rows * c.k, hidden, model.activation());
   if (c.beside_mlp) out.normed = scratch.take(rows, hidden, model.activation());
   if (c.shared_intermediate > 0) {
     out.shared_gate_up = scratch.take(rows, (c.gated ? 2 : 1) * c.shared_intermediate, model.activation());
+    if (share.split()) out.shared_all = scratch.take(rows, share.ranks * c.shared_intermediate, model.activation());
   }
   if (c.shared_gate) out.shared_gate = scratch.take(rows, 1, DType::kF32);
   return out;
@@ -278,7 +320,8 @@ bool run_moe(DecoderModel& model, const MoeWeights& weights, const MoeScratch& s
     weights.shared_gate.run(backend, x, scratch.shared_gate);
     backend.activation({scratch.shared_gate, Activation::kSigmoid, scratch.shared_gate});
   }
-  run_mlp(model, weights.shared, c.shared_intermediate, c.gated, {x}, scratch.shared_gate_up, {out});
+  run_mlp(model, weights.shared, c.shared_intermediate, c.gated, {x}, scratch.shared_gate_up, scratch.shared_all,
+          {out});
   if (c.shared_gate) backend.scale({out, 1.0f, {scratch.shared_gate.f32(), static_cast<size_t>(out.rows)}, out});
   backend.residual_add({out, scratch.out, 1.0f, out});
   return false;

@@ -24,6 +24,70 @@ struct Mamba2Columns {
   int64_t all() const { return z + xbc + heads; }
 };
 
+// Appends `count` numbers from `first` on.
+void append_range(std::vector<int32_t>& rows, int64_t first, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) rows.push_back(static_cast<int32_t>(first + i));
+}
+
+// What a rank has of a gated delta net: some key heads, and the value heads that belong to them.
+struct GdnShare {
+  GdnShare(const GatedDeltaNetConfig& whole, const DecoderConfig& own) {
+    const int64_t part = own.share.gdn_parts > 1 ? own.share.rank : 0;
+    const int64_t keys = own.gdn.key_heads, ratio = whole.value_heads / whole.key_heads;
+    if (whole.tiled_value_heads) {
+      for (int64_t j = 0; j < ratio; ++j) append_range(heads, j * whole.key_heads + part * keys, keys);
+    } else {
+      append_range(heads, part * keys * ratio, keys * ratio);
+    }
+    append_range(key_rows, part * keys * whole.dk, keys * whole.dk);
+    for (const int32_t head : heads) append_range(value_rows, head * whole.dv, whole.dv);
+    const int64_t all_keys = whole.key_heads * whole.dk;
+    for (const int64_t first : {int64_t{0}, all_keys}) {
+      append_range(qkv_rows, first + part * keys * whole.dk, keys * whole.dk);
+    }
+    for (const int32_t row : value_rows) qkv_rows.push_back(static_cast<int32_t>(2 * all_keys) + row);
+  }
+  std::vector<int32_t> heads, key_rows, value_rows, qkv_rows;  // places in the whole
+};
+
+// What a rank has of a Mamba-2 layer: some heads and their groups, which neighbours may share.
+struct Mamba2Share {
+  Mamba2Share(const Mamba2Config& whole, const DecoderConfig& own) {
+    const Share& share = own.share;
+    const bool cut = share.mamba2_parts > 1;
+    const Mamba2Columns columns(whole);
+    const int64_t inner = own.mamba2.heads * own.mamba2.head_dim;
+    const int64_t group = cut ? share.part_of(head_parts(whole.groups, share.ranks)) * own.mamba2.groups : 0;
+    append_range(heads, (cut ? share.rank : 0) * own.mamba2.heads, own.mamba2.heads);
+    append_range(z_rows, (cut ? share.rank : 0) * inner, inner);
+    xbc_rows = z_rows;
+    for (int64_t i = 0; i < 2; ++i) {
+      append_range(xbc_rows, columns.z + (i * whole.groups + group) * whole.state_size,
+                   own.mamba2.groups * whole.state_size);
+    }
+    in_rows = z_rows;
+    for (const int32_t row : xbc_rows) in_rows.push_back(static_cast<int32_t>(columns.z) + row);
+    for (const int32_t head : heads) in_rows.push_back(static_cast<int32_t>(columns.z + columns.xbc) + head);
+  }
+  std::vector<int32_t> heads, z_rows, xbc_rows, in_rows;  // places in the whole
+};
+
+// Whether the norm of a Mamba-2 layer stays within the columns of a rank.
+bool norms_own_columns(const DecoderConfig& config) {
+  const Mamba2Config& c = config.mamba2;
+  if (config.share.mamba2_parts == 1) return true;
+  return c.norm_group > 0 && Mamba2Columns(c).z % c.norm_group == 0;
+}
+
+int64_t short_conv_channels(const DecoderConfig& config) {
+  return config.hidden / config.share.ranks;
+}
+
+// Keeps those rows.
+void keep_rows(Floats& values, int64_t columns, const std::vector<int32_t>& rows) {
+  if (!values.empty()) values = take_rows(values.host(), columns, rows);
+}
+
 kv::LayerCache state_of(int64_t floats) {
   kv::LayerCache out;
   out.kind = kv::CacheKind::kState;
@@ -92,11 +156,29 @@ std::vector<Slice> gated_delta_net_slices(const Loader& loader, int64_t index) {
 Status load_gated_delta_net(Loader& loader, const LayerConfig&, int64_t index, DecoderLayer& weights) {
   RecurrentWeights& out = weights.recurrent;
   const GatedDeltaNetConfig& c = loader.config().gdn;
-  QUIRE_ASSIGN(out.in, loader.linear(gated_delta_net_slices(loader, index), loader.config().hidden, false));
+  std::vector<Slice> slices = gated_delta_net_slices(loader, index);
+  const bool cut = loader.share().gdn_parts > 1;
+  const GdnShare own(c, loader.own());
+  if (cut) {
+    const bool joined = slices.size() == 4;  // q, k and v are one slice
+    const std::vector<int32_t>* const places[] = {joined ? &own.qkv_rows : &own.key_rows,
+                                                  &own.key_rows,
+                                                  &own.value_rows,
+                                                  &own.value_rows,
+                                                  &own.heads,
+                                                  &own.heads};
+    for (size_t i = 0; i < slices.size(); ++i) slices[i] = pick(slices[i], *places[joined && i > 0 ? i + 2 : i]);
+  }
+  QUIRE_ASSIGN(out.in, loader.linear(slices, loader.config().hidden, false));
   QUIRE_TRY(load_conv(loader, index, GdnColumns(c).qkv, c.kernel, false, out));
   QUIRE_TRY(load_decay(loader, index, c.value_heads, out));
+  if (cut) {
+    keep_rows(out.conv, c.kernel, own.qkv_rows);
+    keep_rows(out.conv_bias, 1, own.qkv_rows);
+    for (Floats* values : {&out.decay, &out.dt_bias}) keep_rows(*values, 1, own.heads);
+  }
   QUIRE_ASSIGN(out.norm, loader.floats(loader.name(Part::kStateNorm, index) + ".weight", {c.dv}));
-  QUIRE_ASSIGN(out.out, loader.linear(Part::kStateOut, index, loader.config().hidden, c.value_heads * c.dv));
+  QUIRE_ASSIGN(out.out, loader.cut_linear(Part::kStateOut, index, loader.config().hidden, c.value_heads * c.dv));
   return {};
 }
 
@@ -104,14 +186,24 @@ Status load_mamba2(Loader& loader, const LayerConfig&, int64_t index, DecoderLay
   RecurrentWeights& out = weights.recurrent;
   const Mamba2Config& c = loader.config().mamba2;
   const Mamba2Columns columns(c);
-  QUIRE_ASSIGN(out.in, loader.linear(Part::kStateIn, index, columns.all(), loader.config().hidden, c.proj_bias));
+  const bool cut = loader.share().mamba2_parts > 1;
+  const Mamba2Share own(c, loader.own());
+  Slice in{loader.name(Part::kStateIn, index), columns.all()};
+  if (cut) in = pick(in, own.in_rows);
+  QUIRE_ASSIGN(out.in, loader.linear({in}, loader.config().hidden, c.proj_bias));
   QUIRE_TRY(load_conv(loader, index, columns.xbc, c.kernel, c.conv_bias, out));
   QUIRE_TRY(load_decay(loader, index, c.heads, out));
   std::vector<int64_t> skip_shape = {c.heads}, norm_shape = {columns.z};
   if (loader.gguf()) skip_shape = {c.heads, 1}, norm_shape = {c.groups, columns.z / c.groups};
   QUIRE_ASSIGN(out.skip, loader.floats(loader.name(Part::kSkip, index), skip_shape));
   QUIRE_ASSIGN(out.norm, loader.floats(loader.name(Part::kStateNorm, index) + ".weight", norm_shape));
-  QUIRE_ASSIGN(out.out, loader.linear(Part::kStateOut, index, loader.config().hidden, columns.z, c.proj_bias));
+  QUIRE_ASSIGN(out.out, loader.cut_linear(Part::kStateOut, index, loader.config().hidden, columns.z, c.proj_bias));
+  if (cut) {
+    keep_rows(out.conv, c.kernel, own.xbc_rows);
+    keep_rows(out.conv_bias, 1, own.xbc_rows);
+    for (Floats* values : {&out.decay, &out.dt_bias, &out.skip}) keep_rows(*values, 1, own.heads);
+    if (norms_own_columns(loader.own())) keep_rows(out.norm, 1, own.z_rows);
+  }
   return {};
 }
 
@@ -119,24 +211,43 @@ Status load_short_conv(Loader& loader, const LayerConfig&, int64_t index, Decode
   RecurrentWeights& out = weights.recurrent;
   const ShortConvConfig& c = loader.config().short_conv;
   const int64_t hidden = loader.config().hidden;
-  QUIRE_ASSIGN(out.in, loader.linear(Part::kStateIn, index, 3 * hidden, hidden, c.bias));
+  Slice in{loader.name(Part::kStateIn, index), 3 * hidden};
+  std::vector<int32_t> channels, rows;
+  const int64_t own = short_conv_channels(loader.own()), first = loader.share().rank * own;
+  append_range(channels, first, own);
+  for (int64_t i = 0; i < 3; ++i) append_range(rows, i * hidden + first, own);
+  if (loader.share().split()) in = pick(in, rows);
+  QUIRE_ASSIGN(out.in, loader.linear({in}, hidden, c.bias));
   QUIRE_TRY(load_conv(loader, index, hidden, c.kernel, c.bias, out));
-  QUIRE_ASSIGN(out.out, loader.linear(Part::kStateOut, index, hidden, hidden, c.bias));
+  if (loader.share().split()) {
+    keep_rows(out.conv, c.kernel, channels);
+    keep_rows(out.conv_bias, 1, channels);
+  }
+  QUIRE_ASSIGN(out.out, loader.cut_linear(Part::kStateOut, index, hidden, hidden, c.bias));
   return {};
 }
 
 struct RecurrentScratch {
   Tensor in, out;
+  Tensor all, all_gates;  // room for the columns of all ranks
 };
 
 RecurrentScratch take_scratch(const DecoderModel& model, const LayerConfig& layer, int64_t tokens,
                               ScratchAllocator& scratch) {
   const DecoderConfig& config = model.config();
-  int64_t in = 3 * config.hidden, out = config.hidden;
+  const Share& share = config.share;
+  const int64_t channels = short_conv_channels(config);
+  int64_t in = 3 * channels, out = channels;
   if (layer.mixer == Mixer::kGatedDeltaNet) in = GdnColumns(config.gdn).all(), out = GdnColumns(config.gdn).z;
   if (layer.mixer == Mixer::kMamba2) in = Mamba2Columns(config.mamba2).all(), out = Mamba2Columns(config.mamba2).z;
-  const Tensor first = scratch.take(tokens, in, model.activation());
-  return {first, scratch.take(tokens, out, model.activation())};
+  RecurrentScratch s;
+  s.in = scratch.take(tokens, in, model.activation());
+  s.out = scratch.take(tokens, out, model.activation());
+  if (share.split()) s.all = scratch.take(tokens, share.ranks * out, model.activation());
+  if (layer.mixer == Mixer::kMamba2 && !norms_own_columns(config)) {
+    s.all_gates = scratch.take(tokens, share.ranks * out, model.activation());
+  }
+  return s;
 }
 
 void reserve(const DecoderModel& model, const LayerConfig& layer, int64_t tokens, ScratchAllocator& scratch) {
@@ -185,7 +296,13 @@ bool run_gated_delta_net(DecoderModel& model, const LayerContext& layer, const L
   model.backend().gated_delta_net(args);
   const float eps = model.config().norm_eps;
   model.backend().gated_rms_norm({s.out, z, weights.norm.data(), c.dv, c.dv, eps, false, s.out});
-  return model.project_out(weights.out, s.out, output);
+  if (model.config().share.gdn_parts == 1) return model.project_out(weights.out, s.out, output);
+  // Value heads that are key_heads apart are gathered one for each key head at a time.
+  const int64_t times = c.tiled_value_heads ? c.value_heads / c.key_heads : 1;
+  const int64_t rows = s.out.rows, columns_of_all = weights.out.in_dim();
+  const Tensor own{s.out.data, s.out.dtype, rows * times, s.out.cols / times, s.out.cols / times};
+  const Tensor all = model.gathered(own, s.all, columns_of_all / times);
+  return model.project_out(weights.out, {all.data, all.dtype, rows, columns_of_all, columns_of_all}, output);
 }
 
 bool run_mamba2(DecoderModel& model, const LayerContext& layer, const LayerInput& input, const LayerOutput& output) {
@@ -211,10 +328,17 @@ bool run_mamba2(DecoderModel& model, const LayerContext& layer, const LayerInput
   args.sequences = state_sequences(model, layer);
   args.out = s.out;
   model.backend().mamba2(args);
-  const int64_t group = c.norm_group > 0 ? c.norm_group : columns.z;
   const float eps = model.config().norm_eps;
-  model.backend().gated_rms_norm({s.out, z, weights.norm.data(), columns.z, group, eps, true, s.out});
-  return model.project_out(weights.out, s.out, output);
+  const int64_t all_columns = weights.out.in_dim();
+  const int64_t group = c.norm_group > 0 ? c.norm_group : all_columns;
+  const bool whole = model.config().share.mamba2_parts == 1;
+  if (norms_own_columns(model.config())) {
+    model.backend().gated_rms_norm({s.out, z, weights.norm.data(), columns.z, group, eps, true, s.out});
+    return model.project_out(weights.out, whole ? s.out : model.gathered(s.out, s.all, all_columns), output);
+  }
+  const Tensor all = model.gathered(s.out, s.all, all_columns), gates = model.gathered(z, s.all_gates, all_columns);
+  model.backend().gated_rms_norm({all, gates, weights.norm.data(), all_columns, group, eps, true, all});
+  return model.project_out(weights.out, all, output);
 }
 
 bool run_short_conv(DecoderModel& model, const LayerContext& layer, const LayerInput& input,
@@ -222,9 +346,9 @@ bool run_short_conv(DecoderModel& model, const LayerContext& layer, const LayerI
   const DecoderConfig& config = model.config();
   const RecurrentWeights& weights = layer.weights.recurrent;
   const RecurrentScratch s = project_in(model, layer, input);
-  model.backend().short_conv({s.in, conv_of(weights, config.hidden, config.short_conv.kernel),
+  model.backend().short_conv({s.in, conv_of(weights, short_conv_channels(config), config.short_conv.kernel),
                               layer.kv.state(layer.index), state_sequences(model, layer), s.out});
-  return model.project_out(weights.out, s.out, output);
+  return model.project_out(weights.out, model.gathered(s.out, s.all, config.hidden), output);
 }
 
 }  // namespace
@@ -248,7 +372,7 @@ const MixerKind kMamba2Mixer = {
     [](const DecoderConfig& config) { return Mamba2Columns(config.mamba2).xbc + 2 * config.mamba2.heads; }};
 
 const MixerKind kShortConvMixer = {[](const DecoderConfig& config, const LayerConfig&) {
-                                     return state_of(config.hidden * (config.short_conv.kernel - 1));
+                                     return state_of(short_conv_channels(config) * (config.short_conv.kernel - 1));
                                    },
                                    load_short_conv, reserve, run_short_conv};
 

@@ -85,7 +85,8 @@ Result<std::vector<float>> load_distance_bias(Loader& loader) {
   QUIRE_ASSIGN(const std::vector<float> buckets,
                loader.floats(loader.name(Part::kDistanceBias, 0) + ".weight", {c.distance_buckets, config.heads}));
   std::vector<float> out;
-  for (int64_t head = 0; head < config.heads; ++head) {
+  const int64_t heads = loader.own().heads;
+  for (int64_t head = loader.share().rank * heads; head < (loader.share().rank + 1) * heads; ++head) {
     for (int64_t d = -c.max_distance; d <= c.max_distance; ++d) {
       out.push_back(buckets[static_cast<size_t>(distance_bucket(d, c) * config.heads + head)]);
     }
@@ -119,17 +120,23 @@ Status load_head(Loader& loader, DecoderWeights& out) {
   const DecoderConfig& config = loader.config();
   if (!config.has_head) return {};
   const std::string name = loader.name(Part::kHead, 0);
+  if (!loader.share().last()) {
+    loader.leave(name);
+    return {};
+  }
+  const Slice slice = loader.cut_slice({name, config.vocab_size});
   if (!config.tied_embeddings) {
-    QUIRE_ASSIGN(out.head, loader.linear({{name, config.vocab_size}}, config.hidden, config.head_bias));
+    QUIRE_ASSIGN(out.head, loader.linear({slice}, config.hidden, config.head_bias));
     return {};
   }
   Linear::Piece piece{out.embedding, {}};
   if (config.head_bias) {
-    QUIRE_ASSIGN(piece.bias, loader.floats(name + ".bias", {config.vocab_size}));
+    QUIRE_ASSIGN(const std::vector<float> bias, loader.floats(name + ".bias", {config.vocab_size}));
+    piece.bias = cut(bias, 1, loader.share().rank, loader.share().ranks);
   }
   out.head.add(std::move(piece));
   // Its own module, although it shares the embedding's weight.
-  out.head.add_source({name, 0, config.vocab_size, {}, config.vocab_size});
+  out.head.add_source({name, 0, slice.rows, slice.map, config.vocab_size});
   return {};
 }
 
@@ -222,12 +229,33 @@ Result<DecoderWeights> load_ahead(Loader& loader, const DecoderWeights& target, 
   return out;
 }
 
+// Tensors of a layer that another stage has: what their names have in common ends with the layer's number.
+void leave_layer(Loader& loader, int64_t layer) {
+  const Family& family = *loader.files().family;
+  for (int p = 0; p <= static_cast<int>(Part::kExpertsOutNorm); ++p) {
+    const Part part = static_cast<Part>(p);
+    if (!family.has_name(part)) continue;
+    const std::string name = loader.name(part, layer), other = loader.name(part, layer + 1);
+    if (name.empty() || name == other) continue;  // not a part of a layer
+    const std::string number = "." + std::to_string(layer + loader.config().first_layer) + ".";
+    const size_t at = name.find(number);
+    if (at != std::string::npos) loader.leave(name.substr(0, at + number.size()));
+  }
+}
+
 // The largest matrices come first: the memory that packing needs for a moment then stays below what all weights need
 // in the end.
 Result<DecoderWeights> load_decoder(Loader& loader, Backend& backend, Pooler& pooler) {
   const DecoderConfig& config = loader.config();
+  const Share& share = loader.share();
   DecoderWeights out;
-  QUIRE_ASSIGN(out.embedding, loader.matrix({loader.name(Part::kEmbedding, 0), config.vocab_size}, config.hidden));
+  const std::string embedding = loader.name(Part::kEmbedding, 0);
+  const bool tied = config.tied_embeddings && config.has_head;
+  if (share.first() || (share.last() && tied) || config.per_layer_input.dim > 0) {
+    QUIRE_ASSIGN(out.embedding, loader.matrix(loader.cut_slice({embedding, config.vocab_size}), config.hidden));
+  } else {
+    loader.leave(embedding);
+  }
   QUIRE_TRY(load_encoder_tables(loader, out));
   if (config.norms != NormPlacement::kAfterAdd) {
     QUIRE_ASSIGN(out.final_norm, loader.norm(Part::kFinalNorm, 0, {config.hidden}));
@@ -238,6 +266,10 @@ Result<DecoderWeights> load_decoder(Loader& loader, Backend& backend, Pooler& po
   QUIRE_TRY(load_head(loader, out));
   QUIRE_TRY(load_per_layer_embedding(loader, out));
   for (int64_t i = 0; i < config.layers; ++i) {
+    if (i < share.first_layer || i >= share.first_layer + loader.own().layers) {
+      leave_layer(loader, i);
+      continue;
+    }
     QUIRE_ASSIGN(DecoderLayer layer, load_layer(loader, i));
     out.layers.push_back(std::move(layer));
   }
@@ -280,10 +312,13 @@ void add_expert_sites(const Loader& loader, int64_t layer, LoraSites& sites, Moe
   const DecoderConfig& config = loader.config();
   const Family& family = *loader.files().family;
   const int64_t hidden = config.hidden, inner = config.moe.intermediate, experts = config.moe.experts;
-  moe.site = sites.add_sites(2 * experts);
+  const int64_t first = loader.share().first_expert(experts), count = loader.share().num_experts(experts);
+  moe.site = sites.add_sites(2 * count);
   const auto name = [&](Part part, int64_t expert) { return family.name_of(part, layer, false, expert); };
   LoraSites::Target all{moe.site};
   all.experts = experts;
+  all.first_expert = first;
+  all.own_experts = count;
   all.hidden = hidden;
   all.inner = inner;
   all.gate_up = (config.moe.gated ? 2 : 1) * inner;
@@ -293,10 +328,25 @@ void add_expert_sites(const Loader& loader, int64_t layer, LoraSites& sites, Moe
   const std::string fused = name(Part::kExpertsGateUp, 0);
   sites.add(fused.substr(0, fused.rfind('.')), false, std::move(all));
   for (int64_t e = 0; e < experts; ++e) {
-    const int64_t up_column = config.moe.gated ? inner : 0;
-    if (config.moe.gated) sites.add(name(Part::kExpertGate, e), false, {moe.site + e, 0, inner, {}, inner, hidden});
-    sites.add(name(Part::kExpertUp, e), false, {moe.site + e, up_column, inner, {}, inner, hidden});
-    sites.add(name(Part::kExpertDown, e), false, {moe.site + experts + e, 0, hidden, {}, hidden, inner});
+    if (e < first || e >= first + count) {
+      for (const Part part : {Part::kExpertGate, Part::kExpertUp, Part::kExpertDown}) {
+        if (family.has_name(part)) sites.leave(name(part, e));
+      }
+      continue;
+    }
+    const int64_t up_column = config.moe.gated ? inner : 0, site = moe.site + e - first;
+    if (config.moe.gated) sites.add(name(Part::kExpertGate, e), false, {site, 0, inner, {}, inner, hidden});
+    sites.add(name(Part::kExpertUp, e), false, {site, up_column, inner, {}, inner, hidden});
+    sites.add(name(Part::kExpertDown, e), false, {site + count, 0, hidden, {}, hidden, inner});
+  }
+}
+
+// The rows in the order of Hugging Face's files: those of a rank are consecutive there.
+void restore_order(LoraSites::Target& target) {
+  if (target.rows == target.module_rows) return target.map.clear();
+  const int32_t first = *std::ranges::min_element(target.map);
+  for (int64_t i = 0; i < target.rows; ++i) {
+    target.map[static_cast<size_t>(i)] = static_cast<int32_t>(std::min(first + i, target.module_rows - 1));
   }
 }
 
@@ -314,7 +364,7 @@ std::unique_ptr<LoraSites> find_sites(const Loader& loader, const Backend& backe
     const auto [begin, end] = names.equal_range(name);
     for (auto it = begin; it != end; ++it) {
       LoraSites::Target own = target;
-      if (config.gguf_permuted) own.map.clear();  // the order of Hugging Face's files
+      if (config.gguf_permuted) restore_order(own);
       sites->add(it->second, false, std::move(own));
     }
     sites->add(name, true, std::move(target));
@@ -342,9 +392,11 @@ std::unique_ptr<LoraSites> find_sites(const Loader& loader, const Backend& backe
     MlaWeights& mla = weights.layers[i].mla;
     if (mla.k_up == nullptr) continue;
     const MlaConfig& c = config.mla;
-    mla.site = sites->add_sites(2 * config.heads);
+    const int64_t heads = loader.own().heads;
+    mla.site = sites->add_sites(2 * heads);
     LoraSites::Target target{mla.site, 0, 0, {}, config.heads * (c.nope_dim + c.v_dim), c.kv_rank, false};
-    target.heads = config.heads;
+    target.heads = heads;
+    target.first_head = loader.share().rank * heads;
     target.nope = c.nope_dim;
     target.v = c.v_dim;
     add(loader.name(Part::kKvB, static_cast<int64_t>(i)), std::move(target));
@@ -360,7 +412,8 @@ Result<std::unique_ptr<Model>> load_model(const ModelFiles& files, const LoadOpt
                             "' is an EAGLE-3 layer, which drafts for another model: name it in --speculative-config");
   }
   QUIRE_ASSIGN(const std::optional<DType> dtype, parse_dtype(options.dtype));
-  Loader loader(files, options, dtype, backend);
+  QUIRE_ASSIGN(const DecoderConfig own, share_of(files.config, options.share));
+  Loader loader(files, options, dtype, backend, own);
   Pooler pooler;
   QUIRE_ASSIGN(DecoderWeights loaded, load_decoder(loader, backend, pooler));
   const int64_t max_len = options.max_model_len > 0 ? options.max_model_len : files.config.max_position;
@@ -371,8 +424,8 @@ Result<std::unique_ptr<Model>> load_model(const ModelFiles& files, const LoadOpt
       adapters.architecture = files.gguf->metadata().get_string_or("general.architecture", "").value();
     }
   }
-  return std::unique_ptr<Model>(std::make_unique<DecoderModel>(files.config, std::move(loaded), std::move(adapters),
-                                                               std::move(pooler), max_len, backend));
+  return std::unique_ptr<Model>(std::make_unique<DecoderModel>(own, std::move(loaded), std::move(adapters),
+                                                               std::move(pooler), max_len, backend, options.ranks));
 }
 
 namespace {
@@ -422,7 +475,8 @@ Result<std::unique_ptr<Model>> load_layer_ahead(const ModelFiles& files, const L
   const auto* trunk = dynamic_cast<const DecoderModel*>(&target);
   QUIRE_CHECK(trunk != nullptr && files.config.ahead.is_layer);
   QUIRE_ASSIGN(const std::optional<DType> dtype, parse_dtype(options.dtype));
-  Loader loader(files, options, dtype, backend);
+  QUIRE_ASSIGN(const DecoderConfig own, share_of(files.config, options.share));
+  Loader loader(files, options, dtype, backend, own);
   const bool eagle = files.config.ahead.eagle;
   auto loaded = (eagle ? load_eagle : load_ahead)(loader, trunk->weights(), backend);
   if (!loaded.ok() && eagle) return in_file(files.files.file, loaded.error());
@@ -430,8 +484,8 @@ Result<std::unique_ptr<Model>> load_layer_ahead(const ModelFiles& files, const L
     return Error{loaded.error().code, "the layer for multi-token prediction (MTP): " + loaded.error().message};
   }
   const int64_t max_len = options.max_model_len > 0 ? options.max_model_len : files.config.max_position;
-  return std::unique_ptr<Model>(std::make_unique<DecoderModel>(files.config, std::move(*loaded), DecoderAdapters(),
-                                                               Pooler(), max_len, backend, trunk));
+  return std::unique_ptr<Model>(std::make_unique<DecoderModel>(own, std::move(*loaded), DecoderAdapters(), Pooler(),
+                                                               max_len, backend, options.ranks, trunk));
 }
 
 }  // namespace quire::model

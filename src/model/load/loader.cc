@@ -22,8 +22,43 @@ std::vector<int32_t> strided_rows(int64_t begin, int64_t count, int64_t step, in
   return out;
 }
 
-Loader::Loader(const ModelFiles& files, const LoadOptions& options, std::optional<DType> dtype, Backend& backend)
-    : files_(files), options_(options), dtype_(dtype), backend_(backend) {
+Slice pick(Slice slice, const std::vector<int32_t>& places) {
+  std::vector<int32_t> map = places;
+  for (int32_t& row : map) row = slice.map.empty() ? row : slice.map[static_cast<size_t>(row)];
+  slice.file_rows = slice.all_rows();
+  slice.rows = std::ssize(map);
+  slice.map = std::move(map);
+  return slice;
+}
+
+Slice cut(Slice slice, int64_t part, int64_t parts) {
+  if (parts == 1) return slice;
+  const int64_t rows = (slice.rows + parts - 1) / parts;
+  std::vector<int32_t> places(static_cast<size_t>(rows));
+  for (int64_t i = 0; i < rows; ++i) {
+    places[static_cast<size_t>(i)] = static_cast<int32_t>(std::min(part * rows + i, slice.rows - 1));
+  }
+  return pick(std::move(slice), places);
+}
+
+std::vector<float> take_rows(const std::vector<float>& values, int64_t columns, const std::vector<int32_t>& map) {
+  std::vector<float> out;
+  out.reserve(map.size() * static_cast<size_t>(columns));
+  for (const int32_t row : map) {
+    const auto begin = values.begin() + row * columns;
+    out.insert(out.end(), begin, begin + columns);
+  }
+  return out;
+}
+
+std::vector<float> cut(const std::vector<float>& values, int64_t columns, int64_t part, int64_t parts) {
+  if (parts == 1) return values;
+  return take_rows(values, columns, cut({"", std::ssize(values) / columns}, part, parts).map);
+}
+
+Loader::Loader(const ModelFiles& files, const LoadOptions& options, std::optional<DType> dtype, Backend& backend,
+               DecoderConfig own)
+    : files_(files), options_(options), dtype_(dtype), backend_(backend), own_(std::move(own)) {
   pack_.quantise_activations = dtype != DType::kF32;
   pack_.activation = backend.activation_dtype(dtype.value_or(files.quantised ? DType::kBF16 : files.config.dtype));
   total_ = files.source->is_dummy() ? 0 : files.source->total_bytes();
@@ -192,13 +227,16 @@ Result<Loader::Rows> Loader::rows(const Slice& slice, int64_t k, RowOptions opti
   out.tensor = tensor;
   out.raw = {narrowed(tensor->dtype), slice.rows, k, tensor->data.data() + first * bytes};
   out.name = tensor->name;
-  set_map(slice, out.raw, out.owned_map);
-  if (out.raw.dtype == tensor->dtype) return out;
-  out.owned.resize(static_cast<size_t>(slice.all_rows() * row_bytes(out.raw.dtype, k)));
-  parallel_blocks(slice.all_rows(), rows_per_block(k), [&](int64_t begin, int64_t end) {
+  if (out.raw.dtype == tensor->dtype) {
+    set_map(slice, out.raw, out.owned_map);
+    return out;
+  }
+  out.owned.resize(static_cast<size_t>(slice.rows * row_bytes(out.raw.dtype, k)));
+  parallel_blocks(slice.rows, rows_per_block(k), [&](int64_t begin, int64_t end) {
     std::vector<float> row(static_cast<size_t>(k));
     for (int64_t r = begin; r < end; ++r) {
-      weights::dequantise_row(tensor->dtype, out.raw.data + r * bytes, row.data(), k);
+      const int64_t from = slice.map.empty() ? r : slice.map[static_cast<size_t>(r)];
+      weights::dequantise_row(tensor->dtype, out.raw.data + from * bytes, row.data(), k);
       narrow_row(row.data(), out.raw.dtype, out.owned.data() + r * row_bytes(out.raw.dtype, k), k);
     }
   });
@@ -332,6 +370,8 @@ Status Loader::refuse_leftovers() const {
   if (files_.source->is_dummy()) return {};
   for (const std::string& tensor : files_.source->names()) {
     if (used_.count(tensor) != 0) continue;
+    const auto left = left_.upper_bound(tensor);  // no prefix begins with another one
+    if (left != left_.begin() && tensor.starts_with(*std::prev(left))) continue;
     if (tensor.ends_with("rotary_emb.inv_freq") || tensor.ends_with(".attention.bias") ||
         tensor.ends_with(".masked_bias")) {
       continue;  // tables

@@ -31,6 +31,14 @@ struct Slice {
   std::string tensor() const { return bare ? prefix : prefix + ".weight"; }
   int64_t all_rows() const { return file_rows > 0 ? file_rows : rows; }
 };
+// Those rows of the slice, by their places in it.
+Slice pick(Slice slice, const std::vector<int32_t>& places);
+// Part `part` of `parts` equal parts of the slice's rows; the last ones repeat its last row, if they do not divide.
+Slice cut(Slice slice, int64_t part, int64_t parts);
+// The same of values, `columns` of them in each row.
+std::vector<float> cut(const std::vector<float>& values, int64_t columns, int64_t part, int64_t parts);
+// The rows of values that a map names.
+std::vector<float> take_rows(const std::vector<float>& values, int64_t columns, const std::vector<int32_t>& map);
 // For Slice::map: `times` runs of `count` rows, which begin `step` rows apart, the first one at `begin`.
 std::vector<int32_t> strided_rows(int64_t begin, int64_t count, int64_t step, int64_t times);
 
@@ -50,10 +58,17 @@ class Loader {
     bool can_join(const Rows& other) const;
   };
 
-  Loader(const ModelFiles& files, const LoadOptions& options, std::optional<DType> dtype, Backend& backend);
+  // `own` is the config of the share.
+  Loader(const ModelFiles& files, const LoadOptions& options, std::optional<DType> dtype, Backend& backend,
+         DecoderConfig own);
 
   const ModelFiles& files() const { return files_; }
   const DecoderConfig& config() const { return files_.config; }
+  // The part of the model that is loaded, and the config of it (share_of).
+  const Share& share() const { return own_.share; }
+  const DecoderConfig& own() const { return own_; }
+  // This rank's part of a product's outputs.
+  Slice cut_slice(Slice slice) const { return cut(std::move(slice), share().rank, share().ranks); }
   bool gguf() const { return files_.gguf != nullptr; }
   std::optional<DType> dtype() const { return dtype_; }
   DType activation() const { return pack_.activation; }
@@ -84,6 +99,13 @@ class Loader {
   Result<Linear> linear(Part part, int64_t layer, int64_t rows, int64_t k, bool config_has_bias = false) {
     return linear({{name(part, layer), rows}}, k, config_has_bias);
   }
+
+  // This rank's part of it.
+  Result<Linear> cut_linear(Part part, int64_t layer, int64_t rows, int64_t k, bool config_has_bias = false) {
+    return linear({cut_slice({name(part, layer), rows})}, k, config_has_bias);
+  }
+  // Tensors whose names begin so belong to other ranks.
+  void leave(std::string prefix) { left_.insert(std::move(prefix)); }
 
   // The steps of matrix() and linear(), for layers that need them one by one.
   struct RowOptions {
@@ -120,7 +142,8 @@ class Loader {
   std::optional<DType> dtype_;
   Backend& backend_;
   PackOptions pack_;
-  std::set<std::string> names_, used_;
+  DecoderConfig own_;
+  std::set<std::string> names_, used_, left_;
   std::array<int64_t, kNumDTypes> by_type_{};  // bytes read
   int64_t done_ = 0;
   int64_t total_ = 0;

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shares, agreement, and ranks in threads.
+#include "llm/ranks.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "base/trace.h"
+#include "llm/speculative_config.h"
+
+namespace quire::llm {
+namespace {
+
+constexpr int64_t kMostRanks = 1024;
+
+// A Status as bytes of a fixed size.
+struct Outcome {
+  int32_t failed = 0;
+  int32_t code = 0;
+  std::array<char, 2040> message{};
+};
+
+}  // namespace
+
+Status check_ranks(const Options& options, const Backend& backend) {
+  const std::pair<const char*, int64_t> sizes[] = {{"--tensor-parallel-size", options.tensor_parallel_size},
+                                                   {"--pipeline-parallel-size", options.pipeline_parallel_size}};
+  for (const auto& [flag, size] : sizes) {
+    if (size >= 1 && size <= kMostRanks) continue;
+    return invalid_argument(std::string(flag) + " is " + std::to_string(size) + "; it must be 1 to " +
+                            std::to_string(kMostRanks));
+  }
+  if (options.ranks() == 1) return {};
+  if (options.engines > 1) {
+    return unsupported(
+        "--data-parallel-size is for models on one rank; leave it out, or start a server for each group of ranks "
+        "behind a router");
+  }
+  const std::string several = "a model on " + std::to_string(options.ranks()) + " ranks ";
+  if (!backend.host_memory()) {
+    return unsupported(several + "runs on CPUs so far; use --device cpu, or leave out --tensor-parallel-size and " +
+                       "--pipeline-parallel-size");
+  }
+  if (!options.kv_offload_dir.empty() || !options.kv_offload_host_bytes.empty()) {
+    return unsupported(several + "keeps its KV cache in memory alone; leave out --kv-offload-dir");
+  }
+  if (options.enable_lora && options.pipeline_parallel_size > 1) {
+    return unsupported("--enable-lora works with --tensor-parallel-size, but not with --pipeline-parallel-size");
+  }
+  QUIRE_ASSIGN(const SpeculativeConfig speculation, parse_speculative_config(options.speculative_config));
+  if (speculation.options.with_model()) {
+    return unsupported(several + "drafts without a model; choose the method \"ngram\" or \"suffix\" in " +
+                       "--speculative-config");
+  }
+  return {};
+}
+
+model::Share share_of_rank(const Options& options, int rank) {
+  model::Share out;
+  out.ranks = options.tensor_parallel_size;
+  out.stages = options.pipeline_parallel_size;
+  out.rank = rank % out.ranks;
+  out.stage = rank / out.ranks;
+  return out;
+}
+
+HostShare cpu_share(const Options& options, int rank) {
+  const Processes& processes = options.processes;
+  if (processes.group == nullptr) return {rank, static_cast<int>(std::max<int64_t>(options.ranks(), 1))};
+  if (processes.own_cpus) return {};
+  return {processes.host_rank, processes.host_ranks};
+}
+
+HostShare memory_share(const Options& options) {
+  if (options.processes.group == nullptr) return cpu_share(options, 0);
+  return {options.processes.host_rank, options.processes.host_ranks};
+}
+
+RankGroups::RankGroups(const Options& options, distributed::Group& group)
+    : share(share_of_rank(options, group.rank())), all(&group), times(std::make_unique<model::GatherTimes>()) {
+  QUIRE_CHECK(group.size() == options.ranks());
+  const auto ranks = static_cast<int>(share.ranks);
+  if (ranks > 1) stage = group.split(static_cast<int>(share.stage) * ranks, ranks);
+}
+
+Status agree(distributed::Group* all, const Status& own) {
+  if (all == nullptr) return own;
+  Outcome mine;
+  if (!own.ok()) {
+    mine.failed = 1;
+    mine.code = static_cast<int32_t>(own.error().code);
+    const std::string& message = own.error().message;
+    std::copy_n(message.begin(), std::min(message.size(), mine.message.size() - 1), mine.message.begin());
+  }
+  // One rank may read its weights from a slow disk while the others wait: broadcasts have no time limit.
+  std::vector<Outcome> outcomes(static_cast<size_t>(all->size()));
+  outcomes[static_cast<size_t>(all->rank())] = mine;
+  for (int r = 0; r < all->size(); ++r) {
+    all->broadcast(std::as_writable_bytes(std::span(&outcomes[static_cast<size_t>(r)], 1)), r);
+  }
+  for (size_t r = 0; r < outcomes.size(); ++r) {
+    const Outcome& theirs = outcomes[r];
+    if (theirs.failed == 0) continue;
+    const std::string rank = r == 0 ? "" : "rank " + std::to_string(r) + ": ";
+    return Error{static_cast<ErrorCode>(theirs.code), rank + std::string(theirs.message.data())};
+  }
+  return {};
+}
+
+int64_t smallest(distributed::Group* all, int64_t own) {
+  if (all == nullptr) return own;
+  std::vector<int64_t> numbers(static_cast<size_t>(all->size()));
+  all->all_gather(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(numbers)));
+  return *std::ranges::min_element(numbers);
+}
+
+RankThreads::RankThreads(const Options& options, const std::atomic<bool>* cancelled)
+    : groups_(distributed::make_thread_group(static_cast<int>(options.ranks()))) {
+  for (size_t r = 1; r < groups_.size(); ++r) {
+    threads_.emplace_back([this, r, options, cancelled] {
+      trace::name_thread("rank " + std::to_string(r));
+      bool loaded = false;
+      const Status status = run_follower(options, *groups_[r], cancelled, &loaded);
+      // Rank 0 reports what fails while loading.
+      QUIRE_CHECK(status.ok() || !loaded, status.error().message.c_str());
+    });
+  }
+}
+
+RankThreads::~RankThreads() {
+  for (std::thread& thread : threads_) thread.join();
+}
+
+}  // namespace quire::llm

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ranks that compute one model together (--tensor-parallel-size, --pipeline-parallel-size): which share each has,
+// how they agree while they load, and ranks that are threads of this process.
+//
+// Rank r of stage s is rank s * tensor_parallel_size + r of the group. Rank 0 has the engine; the others follow it
+// (model/parallel_model.h). A process that is one of several ranks calls load_engine() with its group on rank 0, and
+// run_follower() on the others.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "distributed/group.h"
+#include "llm/options.h"
+#include "model/model.h"
+
+namespace quire::llm {
+
+// Refuses sizes and combinations that are not computed on several ranks.
+Status check_ranks(const Options& options, const Backend& backend);
+model::Share share_of_rank(const Options& options, int rank);
+
+// A rank's groups, and the times of its gathers. Without a group: the only rank.
+struct RankGroups {
+  RankGroups() = default;
+  RankGroups(const Options& options, distributed::Group& all);
+
+  model::Share share;
+  distributed::Group* all = nullptr;
+  std::unique_ptr<distributed::Group> stage;
+  std::unique_ptr<model::GatherTimes> times;
+
+  model::Ranks ranks() const { return {stage.get(), all, times.get()}; }
+};
+
+// Which part of something that the ranks of a host share belongs to one of them.
+struct HostShare {
+  int rank = 0;
+  int ranks = 1;
+};
+// `rank` is that of a thread; a process knows its own.
+HostShare cpu_share(const Options& options, int rank);
+HostShare memory_share(const Options& options);
+
+// What one rank could not do, none of them does: every rank calls it, and gets the Error of the first that has one.
+Status agree(distributed::Group* all, const Status& own);
+// The smallest number of all ranks.
+int64_t smallest(distributed::Group* all, int64_t own);
+
+// Loads this rank's share and follows rank 0 until its engine ends. An Error before `loaded` becomes true is rank 0's,
+// too; one after that means that the ranks do not fit together, and the process should end.
+Status run_follower(const Options& options, distributed::Group& all, const std::atomic<bool>* cancelled = nullptr,
+                    bool* loaded = nullptr);
+
+// The other ranks as threads of this process; they end when rank 0's model does, or could not be loaded.
+class RankThreads {
+ public:
+  RankThreads(const Options& options, const std::atomic<bool>* cancelled);
+  ~RankThreads();
+  RankThreads(const RankThreads&) = delete;
+  RankThreads& operator=(const RankThreads&) = delete;
+
+  distributed::Group& first() { return *groups_.front(); }
+
+ private:
+  std::vector<std::unique_ptr<distributed::Group>> groups_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace quire::llm

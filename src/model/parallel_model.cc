@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls as messages from rank 0.
+#include "model/parallel_model.h"
+
+#include <chrono>
+#include <cstring>
+
+#include "base/log.h"
+#include "model/adapter_wire.h"
+#include "model/step_parts.h"
+#include "model/step_wire.h"
+
+namespace quire::model {
+namespace {
+
+enum class Call : uint32_t { kEnd, kForward, kHead, kHidden, kAdapter, kDropAdapter };
+
+// The beginning of each message. `payload` bytes follow: as many as fit come with it, the others in a second message.
+struct Header {
+  Call call = Call::kEnd;
+  uint32_t unused = 0;
+  int64_t first = 0, count = 0;
+  uint64_t payload = 0;
+};
+// Room for the step of a few sequences, so that a decode step needs one message.
+constexpr size_t kMessage = 4096;
+constexpr uint64_t kMostPayload = uint64_t{1} << 32;
+
+void tell(distributed::Group& ranks, Header header, std::vector<std::byte>& message) {
+  header.payload = message.size() - sizeof header;
+  std::memcpy(message.data(), &header, sizeof header);
+  if (message.size() < kMessage) message.resize(kMessage);
+  ranks.broadcast(std::span(message).first(kMessage), 0);
+  if (message.size() > kMessage) ranks.broadcast(std::span(message).subspan(kMessage), 0);
+  message.clear();
+}
+
+void tell(distributed::Group& ranks, const Header& header) {
+  std::vector<std::byte> message(sizeof header);
+  tell(ranks, header, message);
+}
+
+// Every rank divides the step in the same way.
+void run_parts(Model& own, const StepBatch& batch, int64_t parts, const KvCache& kv, StepBatch& part) {
+  if (parts == 1) return own.forward(batch, kv);
+  for (int64_t i = 0; i < parts; ++i) {
+    take_part(batch, i, parts, part);
+    own.forward(part, kv);
+  }
+}
+
+// Adds the time until it is destroyed.
+class StepClock {
+ public:
+  explicit StepClock(int64_t& total) : total_(total) {}
+  ~StepClock() { total_ += std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin_).count(); }
+  StepClock(const StepClock&) = delete;
+  StepClock& operator=(const StepClock&) = delete;
+
+ private:
+  int64_t& total_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+// The rank that has whole rows at the end of the last stage.
+int last_rank(const Share& share) {
+  return static_cast<int>((share.stages - 1) * share.ranks);
+}
+
+}  // namespace
+
+ParallelModel::ParallelModel(std::unique_ptr<Model> own, const Ranks& ranks, std::any keep)
+    : keep_(std::move(keep)), own_(std::move(own)), ranks_(*ranks.model), times_(ranks.times) {
+  QUIRE_CHECK(ranks_.rank() == 0 && own_->config().share.stages * own_->config().share.ranks == ranks_.size());
+}
+
+ParallelModel::~ParallelModel() {
+  if (!started_) return;
+  tell(ranks_, {Call::kEnd});
+  if (times_ == nullptr || times_->gathers == 0 || nanoseconds_ == 0) return;
+  const auto waited = static_cast<double>(times_->nanoseconds), all = static_cast<double>(nanoseconds_);
+  log_info("rank 0 gathered {} times in {:.3f} s of steps: {:.1f}% of the time, {:.1f} us each", times_->gathers.load(),
+           all / 1e9, 100 * waited / all, waited / 1e3 / static_cast<double>(times_->gathers));
+}
+
+Result<AdapterPtr> ParallelModel::make_adapter(const weights::AdapterFiles& files) const {
+  QUIRE_ASSIGN(AdapterPtr made, own_->make_adapter(files));
+  KnownAdapter known{made, {}};
+  write_adapter(files, known.bytes);
+  const std::lock_guard lock(mutex_);
+  adapters_.emplace(made->id, std::move(known));
+  return made;
+}
+
+// The other ranks forget what nobody here has any more.
+void ParallelModel::tell_adapters(const StepBatch& batch) {
+  const std::lock_guard lock(mutex_);
+  for (const Adapter* adapter : batch.adapters) {
+    KnownAdapter& known = adapters_.at(adapter->id);
+    if (known.bytes.empty()) continue;
+    message_.resize(sizeof(Header));
+    message_.insert(message_.end(), known.bytes.begin(), known.bytes.end());
+    tell(ranks_, {Call::kAdapter, 0, static_cast<int64_t>(adapter->id)}, message_);
+    known.bytes = {};
+  }
+  for (auto it = adapters_.begin(); it != adapters_.end();) {
+    if (!it->second.adapter.expired()) {
+      ++it;
+      continue;
+    }
+    if (it->second.bytes.empty()) tell(ranks_, {Call::kDropAdapter, 0, static_cast<int64_t>(it->first)});
+    it = adapters_.erase(it);
+  }
+}
+
+void ParallelModel::forward(const StepBatch& batch, const KvCache& kv) {
+  QUIRE_CHECK(batch.hidden_rows.empty() && batch.embedding_rows.empty() && batch.sampled_from_row.empty());
+  const StepClock clock(nanoseconds_);
+  tell_adapters(batch);
+  const int64_t parts = config().encoder.on ? 1 : num_parts(batch, config().share.stages);
+  message_.resize(sizeof(Header));
+  write_step(batch, message_);
+  tell(ranks_, {Call::kForward, 0, 0, parts}, message_);
+  run_parts(*own_, batch, parts, kv, part_);
+}
+
+Tensor ParallelModel::run_head(int64_t first_wanted, int64_t count) {
+  const StepClock clock(nanoseconds_);
+  tell(ranks_, {Call::kHead, 0, first_wanted, count});
+  if (config().share.stages == 1) return own_->run_head(first_wanted, count);
+  return receive(count, config().vocab_size);
+}
+
+std::span<const float> ParallelModel::logits(int64_t first_wanted, int64_t count) {
+  const Tensor rows = run_head(first_wanted, count);
+  return {rows.f32(), static_cast<size_t>(rows.rows * rows.cols)};
+}
+
+std::span<const float> ParallelModel::hidden(int64_t first, int64_t count) {
+  if (config().share.stages == 1) return own_->hidden(first, count);
+  tell(ranks_, {Call::kHidden, 0, first, count});
+  const Tensor rows = receive(count, config().hidden);
+  return {rows.f32(), static_cast<size_t>(rows.rows * rows.cols)};
+}
+
+Tensor ParallelModel::receive(int64_t rows, int64_t columns) {
+  received_.resize(static_cast<size_t>(rows * columns));
+  ranks_.receive(std::as_writable_bytes(std::span(received_)), last_rank(config().share));
+  return {received_.data(), DType::kF32, rows, columns, columns};
+}
+
+Status follow(Model& own, const KvCache& kv, const BatchLimits& limits, distributed::Group& ranks) {
+  const Share& share = own.config().share;
+  const bool sends = share.stages > 1 && ranks.rank() == last_rank(share);
+  const StepLimits step_limits{limits.max_tokens, own.config().vocab_size, kv.layout().groups.size(),
+                               kv.layout().num_pages};
+  std::vector<std::byte> message;
+  StepBatch batch, part;
+  std::vector<uint64_t> ids;
+  std::map<uint64_t, AdapterPtr> adapters;
+  int64_t wanted = 0, pooled = 0;
+  for (;;) {
+    message.resize(kMessage);
+    ranks.broadcast(message, 0);
+    Header header;
+    std::memcpy(&header, message.data(), sizeof header);
+    if (header.payload > kMostPayload) return corrupt("a message from rank 0 is damaged");
+    const size_t size = sizeof header + header.payload;
+    message.resize(std::max(size, kMessage));
+    if (size > kMessage) ranks.broadcast(std::span(message).subspan(kMessage), 0);
+    const std::span payload = std::span(message).subspan(sizeof header, header.payload);
+    const auto outside = [&](int64_t rows) {
+      return header.first < 0 || header.count <= 0 || header.first > rows || header.count > rows - header.first;
+    };
+    switch (header.call) {
+      case Call::kEnd:
+        return {};
+      case Call::kForward:
+        QUIRE_TRY(read_step(payload, step_limits, batch, ids));
+        for (const uint64_t id : ids) {
+          if (!adapters.contains(id)) return corrupt("rank 0 names an adapter that this rank does not have");
+          batch.adapters.push_back(adapters.at(id).get());
+        }
+        pooled = batch.num_pooled;
+        wanted = std::ssize(batch.wanted) - pooled;
+        if (header.count < 1 || header.count > share.stages) return corrupt("a message from rank 0 is damaged");
+        run_parts(own, batch, header.count, kv, part);
+        break;
+      case Call::kHead:
+        if (outside(wanted) || header.count > limits.max_logit_rows)
+          return corrupt("rank 0 asks for rows that no step had");
+        if (share.last()) {
+          const Tensor rows = own.run_head(header.first, header.count);
+          if (sends)
+            ranks.send(
+                {static_cast<const std::byte*>(rows.data), static_cast<size_t>(rows.rows * rows.cols) * sizeof(float)},
+                0);
+        }
+        break;
+      case Call::kHidden:
+        if (outside(pooled)) return corrupt("rank 0 asks for rows that no step had");
+        if (sends) ranks.send(std::as_bytes(own.hidden(header.first, header.count)), 0);
+        break;
+      case Call::kAdapter: {
+        QUIRE_ASSIGN(const ReceivedAdapter received, read_adapter(payload));
+        QUIRE_ASSIGN(adapters[static_cast<uint64_t>(header.first)], own.make_adapter(received.files));
+        break;
+      }
+      case Call::kDropAdapter:
+        adapters.erase(static_cast<uint64_t>(header.first));
+        break;
+      default:
+        return corrupt("rank 0 asks for something that this rank does not know; do all ranks run the same quire?");
+    }
+  }
+}
+
+}  // namespace quire::model

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model that several ranks compute together: rank 0 has the engine, and tells the others what to repeat.
+#pragma once
+
+#include <any>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "distributed/group.h"
+#include "model/model.h"
+
+namespace quire::model {
+
+// The model of rank 0, as the engine sees it. Each call that computes something is told to the other ranks, which make
+// the same call on their share (follow()). Owned by the engine and used on its thread; when it is destroyed, the
+// followers end.
+class ParallelModel final : public Model {
+ public:
+  // `own` is the share of rank 0 of `ranks`; `keep` is destroyed after everything else. REQUIRES: the ranks outlive the
+  // model.
+  ParallelModel(std::unique_ptr<Model> own, const Ranks& ranks, std::any keep);
+  ~ParallelModel() override;
+
+  // From now on the other ranks follow.
+  void start() { started_ = true; }
+
+  const DecoderConfig& config() const override { return own_->config(); }
+  size_t weights_bytes() const override { return own_->weights_bytes(); }
+  DType main_dtype() const override { return own_->main_dtype(); }
+  // The other ranks get the adapter with the first step that uses it.
+  Result<AdapterPtr> make_adapter(const weights::AdapterFiles& files) const override;
+  size_t scratch_bytes(const BatchLimits& limits) const override { return own_->scratch_bytes(limits); }
+  WorkspaceLimits workspace_limits(const BatchLimits& limits) const override { return own_->workspace_limits(limits); }
+  Status prepare(const BatchLimits& limits) override { return own_->prepare(limits); }
+  void forward(const StepBatch& batch, const KvCache& kv) override;
+  std::span<const float> logits(int64_t first_wanted, int64_t count) override;
+  Tensor run_head(int64_t first_wanted, int64_t count) override;
+  std::span<const float> hidden(int64_t first, int64_t count) override;
+  const Pooler& pooler() const override { return own_->pooler(); }
+
+ private:
+  // Rows from the last stage.
+  Tensor receive(int64_t rows, int64_t columns);
+  void tell_adapters(const StepBatch& batch);
+
+  // An adapter that the other ranks have, or will get.
+  struct KnownAdapter {
+    std::weak_ptr<const Adapter> adapter;
+    std::vector<std::byte> bytes;  // empty once the others have it
+  };
+
+  const std::any keep_;
+  const std::unique_ptr<Model> own_;
+  bool started_ = false;
+  distributed::Group& ranks_;
+  const GatherTimes* const times_;
+  int64_t nanoseconds_ = 0;  // in forward() and run_head()
+  mutable std::mutex mutex_;
+  mutable std::map<uint64_t, KnownAdapter> adapters_;  // by id; guarded by mutex_
+  std::vector<std::byte> message_;
+  StepBatch part_;
+  std::vector<float> received_;
+};
+
+// Repeats on this rank's share what rank 0 does, until rank 0's model is destroyed. An Error is a message that does not
+// fit: the ranks differ, and none of them can go on.
+Status follow(Model& own, const KvCache& kv, const BatchLimits& limits, distributed::Group& ranks);
+
+}  // namespace quire::model

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// The same bits at every number of ranks: tensor parallel, pipeline parallel and both, of every kind of family, over
+// threads. Compared by memcmp.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "model/config/share.h"
+#include "models/golden.h"
+#include "models/harness.h"
+#include "models/quantised_model.h"
+
+namespace quire::testing {
+namespace {
+
+struct Layout {
+  int64_t tensor, pipeline;
+};
+constexpr Layout kLayouts[] = {{2, 1}, {4, 1}, {1, 2}, {2, 2}};
+
+llm::Options with(llm::Options options, const Layout& layout) {
+  options.tensor_parallel_size = layout.tensor;
+  options.pipeline_parallel_size = layout.pipeline;
+  return options;
+}
+
+// Whether the model's heads and layers allow the layout.
+bool possible(const llm::Options& options) {
+  const auto files = llm::open_files(options);
+  if (!files.ok()) return false;
+  model::Share share;
+  share.ranks = options.tensor_parallel_size;
+  share.stages = options.pipeline_parallel_size;
+  return model::share_of(files->config, share).ok();
+}
+
+std::vector<engine::Request> some_requests(int64_t vocab) {
+  std::mt19937 rng(3);
+  std::vector<engine::Request> requests;
+  for (const size_t length : {1, 30, 9}) {
+    std::vector<int32_t> prompt(length);
+    for (int32_t& token : prompt) token = static_cast<int32_t>(rng() % static_cast<uint64_t>(vocab));
+    requests.push_back(greedy_request(std::move(prompt), 4));
+  }
+  requests[1].params.prompt_logprobs = 1;
+  return requests;
+}
+
+void expect_same_bits(const llm::Options& options, const std::vector<Layout>& layouts,
+                      const std::vector<engine::Request>& requests) {
+  const auto one = make_engine(options);
+  ASSERT_NE(one, nullptr);
+  const std::vector<Trace> truth = run(*one, requests);
+  for (const Layout& layout : layouts) {
+    const auto engine = make_engine(with(options, layout));
+    ASSERT_NE(engine, nullptr);
+    const std::vector<Trace> traces = run(*engine, requests);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      EXPECT_EQ(difference(truth[i], traces[i]), "")
+          << "request " << i << ", tensor parallel " << layout.tensor << ", pipeline parallel " << layout.pipeline;
+    }
+  }
+}
+
+class RanksOfFamily : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(RanksOfFamily, HaveTheBitsOfOne) {
+  llm::Options options = dummy_options(GetParam());
+  options.device = "cpu";
+  options.threads = 1;
+  options.max_num_batched_tokens = 24;  // a prompt is cut
+  options.num_gpu_blocks_override = 200;
+  options.max_model_len = "128";
+  std::vector<Layout> layouts;
+  for (const Layout& layout : kLayouts) {
+    if (possible(with(options, layout))) layouts.push_back(layout);
+  }
+  EXPECT_GE(layouts.size(), 1u);
+  expect_same_bits(options, layouts, some_requests(500));
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, RanksOfFamily,
+                         ::testing::Values("llama", "llama-bias-tied", "qwen3", "phi3", "glm4", "olmo2", "cohere",
+                                           "granite", "mistral-window", "gemma2", "gemma3", "gemma4", "gemma4-moe",
+                                           "mixtral", "qwen3-moe", "glm4-moe", "gpt-oss", "deepseek-v2", "deepseek-v3",
+                                           "minicpm3", "qwen3-next", "qwen3.5-moe", "granite-hybrid", "nemotron-h",
+                                           "lfm2-moe", "phimoe"),
+                         [](const auto& test) { return test_name(test.param); });
+
+// Rows of W in blocks, and GGUF's order of the rows of q and k.
+TEST(Ranks, HaveTheBitsOfOneWithQuantisedWeights) {
+  for (const DType type : {DType::kQ4_0, DType::kQ6_K, DType::kBF16}) {
+    const QuantisedModel model(type);
+    llm::Options options = model.options();
+    options.threads = 2;
+    options.device = "cpu";
+    options.num_gpu_blocks_override = 100;
+    const auto requests = some_requests(model.vocab());
+    expect_same_bits(options, {{2, 1}, {4, 1}, {2, 2}}, requests);
+  }
+}
+
+// Prompts with a common beginning, in so few pages that sequences are preempted: rank 0 alone knows of both.
+class RanksTraffic : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(RanksTraffic, HasTheBitsOfOneRank) {
+  std::mt19937 rng(7);
+  std::vector<int32_t> shared(700);
+  for (int32_t& token : shared) token = static_cast<int32_t>(rng() % 500);
+  std::vector<engine::Request> requests;
+  for (const size_t length : {700, 700, 650, 400, 699, 700}) {
+    std::vector<int32_t> prompt(shared.begin(), shared.begin() + static_cast<ptrdiff_t>(length));
+    for (size_t more = rng() % 40; more > 0; --more) prompt.push_back(static_cast<int32_t>(rng() % 500));
+    requests.push_back(greedy_request(std::move(prompt), 40));
+    requests.back().params.temperature = rng() % 2 == 0 ? 0.0 : 0.8;
+    requests.back().params.seed = static_cast<int64_t>(rng());
+  }
+  llm::Options options = dummy_options(GetParam());
+  options.device = "cpu";
+  options.threads = 2;
+  options.max_model_len = "1024";
+  options.enable_prefix_caching = false;
+  const auto one = make_engine(options);
+  ASSERT_NE(one, nullptr);
+  std::vector<Trace> truth;
+  for (const engine::Request& request : requests) truth.push_back(run(*one, {request})[0]);
+
+  options.enable_prefix_caching = true;
+  options.max_num_batched_tokens = 190;  // a pipeline computes such a step in two parts
+  for (const Layout& layout : {Layout{2, 1}, Layout{1, 2}}) {
+    options = with(options, layout);
+    options.num_gpu_blocks_override = 2;
+    while (!fits(options)) options.num_gpu_blocks_override = *options.num_gpu_blocks_override * 5 / 4 + 1;
+    const auto engine = make_engine(options);
+    ASSERT_NE(engine, nullptr);
+    for (int round = 0; round < 2; ++round) {
+      const std::vector<Trace> traces = run(*engine, requests, {}, 2);
+      for (size_t i = 0; i < requests.size(); ++i) {
+        EXPECT_EQ(difference(truth[i], traces[i]), "")
+            << "request " << i << ", round " << round << ", tensor parallel " << layout.tensor;
+      }
+    }
+    EXPECT_GT(engine->stats().prefix.hit_tokens, 0);
+    EXPECT_GT(engine->stats().preemptions, 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, RanksTraffic, ::testing::Values("llama", "qwen3.5"),
+                         [](const auto& test) { return test_name(test.param); });
+
+// With drafts, rows of states are kept and taken back on every rank.
+TEST(Ranks, HaveTheBitsOfOneWithDrafts) {
+  for (const char* family : {"llama", "qwen3-next"}) {
+    llm::Options options = dummy_options(family);
+    options.device = "cpu";
+    options.threads = 2;
+    std::vector<int32_t> prompt;
+    for (int32_t i = 0; i < 60; ++i) prompt.push_back(i % 7);
+    const std::vector<engine::Request> requests = {greedy_request(prompt, 40), greedy_request({1, 2, 1, 2, 1}, 40)};
+    const auto one = make_engine(options);
+    ASSERT_NE(one, nullptr);
+    const std::vector<Trace> truth = run(*one, requests);
+    options.speculative_config =
+        R"({"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1})";
+    for (const Layout& layout : {Layout{2, 1}, Layout{1, 2}}) {
+      const auto engine = make_engine(with(options, layout));
+      ASSERT_NE(engine, nullptr);
+      const std::vector<Trace> traces = run(*engine, requests);
+      for (size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(truth[i].tokens, traces[i].tokens) << family;
+    }
+  }
+}
+
+std::string refusal(const llm::Options& options) {
+  const auto files = llm::open_files(options);
+  auto backend = llm::make_backend(options);
+  if (!files.ok() || !backend.ok()) return "cannot open";
+  const auto loaded = llm::load_engine(options, *files, std::move(*backend), {});
+  return loaded.ok() ? "" : loaded.error().message;
+}
+
+TEST(Ranks, AreRefusedInOneSentence) {
+  llm::Options options = dummy_options("llama");
+  options.device = "cpu";
+  const auto expect_words = [](const llm::Options& refused, const std::string& words) {
+    const std::string message = refusal(refused);
+    EXPECT_NE(message.find(words), std::string::npos) << message;
+  };
+  expect_words(with(options, {3, 1}), "--tensor-parallel-size is 3, but the model has 4 attention heads");
+  expect_words(with(options, {0, 1}), "--tensor-parallel-size is 0");
+  expect_words(with(options, {1, 9}), "--pipeline-parallel-size is 9, but the model has only 3 layers");
+  expect_words(with(options, {1 << 20, 1}), "it must be 1 to 1024");
+  llm::Options other = with(dummy_options("llama-bias-tied"), {2, 1});
+  expect_words(other, "3 KV heads");
+  other = with(dummy_options("gemma4"), {1, 2});
+  expect_words(other, "reads the K and V of layer");
+  other = with(options, {2, 1});
+  other.kv_offload_dir = "/nowhere";
+  other.kv_offload_size = "1GiB";
+  expect_words(other, "--kv-offload-dir");
+  // What one rank cannot do, none does: there is no room for one request.
+  other = with(options, {2, 2});
+  other.num_gpu_blocks_override = 2;
+  EXPECT_NE(refusal(other), "");
+}
+
+}  // namespace
+}  // namespace quire::testing
