@@ -21,7 +21,8 @@ class SharedList {
   SharedList() = default;
   SharedList(std::vector<T> items)  // NOLINT: implicit on purpose
       : items_(items.empty() ? nullptr : std::make_shared<std::vector<T>>(std::move(items))) {}
-  SharedList(std::initializer_list<T> items) : SharedList(std::vector<T>(items)) {}
+  SharedList(std::initializer_list<T> items)
+      : items_(items.size() == 0 ? nullptr : std::make_shared<std::vector<T>>(items)) {}
 
   const std::vector<T>& get() const {
     static const std::vector<T> kNone;

@@ -470,7 +470,7 @@ struct QkvCase {
   DType type, pages;
   int64_t head_dim, rot_dim;
   bool interleaved, normed;
-  int64_t tokens = 9;
+  int32_t tokens = 9;
 };
 
 // Norm, rotation and the write to pages one by one, and joined: the same bytes in q and in the pages.
@@ -487,7 +487,7 @@ TEST(GpuQkvToCache, HasTheBitsOfTheSingleOps) {
   };
   constexpr int64_t kHeads = 12, kKvHeads = 2;
   for (const QkvCase& c : qkv_cases) {
-    const int64_t tokens = c.tokens;
+    const int32_t tokens = c.tokens;
     const AttentionCase shape = {"qkv", kHeads, kKvHeads, c.head_dim, 16, c.pages, true, {{tokens, tokens}}};
     std::mt19937 random(3);
     std::vector<float> norms(static_cast<size_t>(2 * c.head_dim)), table(static_cast<size_t>(40 * c.rot_dim) + 1);
