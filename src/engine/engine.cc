@@ -154,9 +154,9 @@ Engine::Engine(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> m
       drafting_(options.speculation.on()),
       clock_(
           [] { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }) {
-  kv_.set_copy([this, memory = pages_->memory(*backend_)](kv::BlockId from, kv::BlockId to, size_t group) {
-    backend_->copy(memory.pages + to * memory.page_bytes, memory.pages + from * memory.page_bytes,
-                   static_cast<size_t>(memory.group_bytes[group]));
+  kv_.set_copy([this](kv::BlockId from, kv::BlockId to, size_t group) {
+    pages_->copy_page(*backend_, from, to, group);
+    model_->copied_page(from, to, group);
   });
   if (options.offload.on() && options.prefix_caching) {
     offload_ = std::make_unique<kv::Offload>(options.offload, pages_->memory(*backend_));

@@ -622,7 +622,7 @@ Status run_follower(const Options& options, distributed::Group& all, const std::
   const Status allocated = allocate(*follower);
   QUIRE_TRY(agree(&all, allocated));
   if (loaded != nullptr) *loaded = true;
-  return model::follow(*follower->rank.model, *follower->pages, follower->rank.limits, all);
+  return model::follow(*follower->rank.model, *follower->backend, *follower->pages, follower->rank.limits, all);
 }
 
 }  // namespace quire::llm

@@ -40,6 +40,12 @@ KvLayer KvCache::layer(int64_t index) const {
   return out;
 }
 
+void KvCache::copy_page(Backend& backend, int64_t from, int64_t to, size_t group) const {
+  auto* const pages = static_cast<std::byte*>(buffer_->data());
+  backend.copy(pages + to * layout_.page_bytes(), pages + from * layout_.page_bytes(),
+               static_cast<size_t>(layout_.groups[group].layers * layout_.slot_bytes));
+}
+
 kv::PageMemory KvCache::memory(Backend& backend) const {
   kv::PageMemory out;
   out.pages = static_cast<std::byte*>(buffer_->data());

@@ -24,6 +24,8 @@ class KvCache {
   // The same pages for a model whose layer 0 is layer `first` of this cache: a draft model's layers come after the
   // target's.
   std::unique_ptr<KvCache> from_layer(int64_t first) const;
+  // Copies what a page holds for a group to another page.
+  void copy_page(Backend& backend, int64_t from, int64_t to, size_t group) const;
   // The memory as tiers see it.
   kv::PageMemory memory(Backend& backend) const;
 

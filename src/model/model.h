@@ -59,6 +59,8 @@ class Model {
   virtual Result<std::unique_ptr<Model>> make_twin(Backend& /*backend*/, const Model* /*target*/ = nullptr) const {
     return std::unique_ptr<Model>();
   }
+  // Called after the engine has copied a page (KvCache::copy_page): other ranks of the model copy theirs.
+  virtual void copied_page(int64_t /*from*/, int64_t /*to*/, size_t /*group*/) {}
   virtual void forward(const StepBatch& batch, const KvCache& kv) = 0;
   virtual std::span<const float> logits(int64_t first_wanted, int64_t count) = 0;  // [count, vocab_size]
   // The same rows in the backend's memory, without waiting for them.

@@ -13,12 +13,12 @@
 namespace quire::model {
 namespace {
 
-enum class Call : uint32_t { kEnd, kForward, kHead, kHidden, kAdapter, kDropAdapter };
+enum class Call : uint32_t { kEnd, kForward, kHead, kHidden, kAdapter, kDropAdapter, kCopyPage };
 
 // The beginning of each message. `payload` bytes follow: as many as fit come with it, the others in a second message.
 struct Header {
   Call call = Call::kEnd;
-  uint32_t unused = 0;
+  uint32_t group = 0;  // kCopyPage
   int64_t first = 0, count = 0;
   uint64_t payload = 0;
 };
@@ -113,6 +113,10 @@ void ParallelModel::tell_adapters(const StepBatch& batch) {
   }
 }
 
+void ParallelModel::copied_page(int64_t from, int64_t to, size_t group) {
+  tell(ranks_, {Call::kCopyPage, static_cast<uint32_t>(group), from, to});
+}
+
 void ParallelModel::forward(const StepBatch& batch, const KvCache& kv) {
   QUIRE_CHECK(batch.hidden_rows.empty() && batch.embedding_rows.empty() && batch.sampled_from_row.empty());
   const StepClock clock(nanoseconds_);
@@ -149,7 +153,7 @@ Tensor ParallelModel::receive(int64_t rows, int64_t columns) {
   return {received_.data(), DType::kF32, rows, columns, columns};
 }
 
-Status follow(Model& own, const KvCache& kv, const BatchLimits& limits, distributed::Group& ranks) {
+Status follow(Model& own, Backend& backend, const KvCache& kv, const BatchLimits& limits, distributed::Group& ranks) {
   const Share& share = own.config().share;
   const bool sends = share.stages > 1 && ranks.rank() == last_rank(share);
   const StepLimits step_limits{limits.max_tokens, own.config().vocab_size, kv.layout().groups.size(),
@@ -201,6 +205,15 @@ Status follow(Model& own, const KvCache& kv, const BatchLimits& limits, distribu
         if (outside(pooled)) return corrupt("rank 0 asks for rows that no step had");
         if (sends) ranks.send(std::as_bytes(own.hidden(header.first, header.count)), 0);
         break;
+      case Call::kCopyPage: {
+        const int64_t pages = kv.layout().num_pages;
+        if (header.first < 0 || header.first >= pages || header.count < 0 || header.count >= pages ||
+            header.group >= kv.layout().groups.size()) {
+          return corrupt("rank 0 copies a page that this rank does not have");
+        }
+        kv.copy_page(backend, header.first, header.count, header.group);
+        break;
+      }
       case Call::kAdapter: {
         QUIRE_ASSIGN(const ReceivedAdapter received, read_adapter(payload));
         QUIRE_ASSIGN(adapters[static_cast<uint64_t>(header.first)], own.make_adapter(received.files));

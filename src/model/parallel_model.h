@@ -34,6 +34,7 @@ class ParallelModel final : public Model {
   size_t scratch_bytes(const BatchLimits& limits) const override { return own_->scratch_bytes(limits); }
   WorkspaceLimits workspace_limits(const BatchLimits& limits) const override { return own_->workspace_limits(limits); }
   Status prepare(const BatchLimits& limits) override { return own_->prepare(limits); }
+  void copied_page(int64_t from, int64_t to, size_t group) override;
   void forward(const StepBatch& batch, const KvCache& kv) override;
   std::span<const float> logits(int64_t first_wanted, int64_t count) override;
   Tensor run_head(int64_t first_wanted, int64_t count) override;
@@ -66,6 +67,6 @@ class ParallelModel final : public Model {
 
 // Repeats on this rank's share what rank 0 does, until rank 0's model is destroyed. An Error is a message that does not
 // fit: the ranks differ, and none of them can go on.
-Status follow(Model& own, const KvCache& kv, const BatchLimits& limits, distributed::Group& ranks);
+Status follow(Model& own, Backend& backend, const KvCache& kv, const BatchLimits& limits, distributed::Group& ranks);
 
 }  // namespace quire::model

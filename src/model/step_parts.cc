@@ -18,9 +18,10 @@ void take_range(const std::vector<T>& from, int64_t begin, int64_t end, std::vec
 }  // namespace
 
 int64_t num_parts(const StepBatch& batch, int64_t stages) {
-  const bool drafts = std::ranges::any_of(batch.groups, [](const GroupBatch& g) { return !g.state_rows.empty(); });
+  // States after some of the tokens: a part must not end at one.
+  const bool kept_states = std::ranges::any_of(batch.groups, [](const GroupBatch& g) { return !g.state_rows.empty(); });
   const bool plain = batch.num_pooled == 0 && batch.adapters.empty() && batch.causal.empty() && !batch.groups.empty() &&
-                     !drafts && std::ranges::is_sorted(batch.wanted);
+                     !kept_states && std::ranges::is_sorted(batch.wanted);
   return plain ? std::clamp<int64_t>(batch.num_tokens() / kLeastPart, 1, stages) : 1;
 }
 

@@ -78,6 +78,27 @@ TEST_P(HybridHits, EndWhereTheLastAnswerDid) {
   }
 }
 
+// A hit inside a page copies it: every rank must copy its own.
+TEST_P(HybridHits, HaveTheSameBitsOnSeveralRanks) {
+  const std::vector<int32_t> common = random_tokens(200);
+  for (const bool pipeline : {false, true}) {
+    llm::Options several = options();
+    several.device = "cpu";
+    several.threads = 2;
+    (pipeline ? several.pipeline_parallel_size : several.tensor_parallel_size) = 2;
+    const auto engine = make_engine(several);
+    ASSERT_NE(engine, nullptr);
+    for (int i = 0; i < 3; ++i) {
+      std::vector<int32_t> prompt = common;
+      const std::vector<int32_t> rest = random_tokens(50);
+      prompt.insert(prompt.end(), rest.begin(), rest.end());
+      const engine::Request request = greedy_request(prompt, 20);
+      EXPECT_EQ(difference(alone(request), run(*engine, {request})[0]), "") << "pipeline " << pipeline << ", " << i;
+    }
+    EXPECT_EQ(engine->stats().prefix.hit_tokens, 2 * 192);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, HybridHits, ::testing::Values("qwen3.5", "granite-hybrid", "lfm2"));
 
 }  // namespace

@@ -141,7 +141,8 @@ TEST_P(RanksTraffic, HasTheBitsOfOneRank) {
       }
     }
     EXPECT_GT(engine->stats().prefix.hit_tokens, 0);
-    EXPECT_GT(engine->stats().preemptions, 0);
+    // (Hybrids share so many pages here that they are not preempted.)
+    if (GetParam() == "llama") EXPECT_GT(engine->stats().preemptions, 0);
   }
 }
 
