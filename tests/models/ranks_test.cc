@@ -142,7 +142,9 @@ TEST_P(RanksTraffic, HasTheBitsOfOneRank) {
     }
     EXPECT_GT(engine->stats().prefix.hit_tokens, 0);
     // (Hybrids share so many pages here that they are not preempted.)
-    if (GetParam() == "llama") EXPECT_GT(engine->stats().preemptions, 0);
+    if (GetParam() == "llama") {
+      EXPECT_GT(engine->stats().preemptions, 0);
+    }
   }
 }
 
