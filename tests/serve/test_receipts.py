@@ -124,7 +124,7 @@ def test_receipts_of_a_hybrid_and_from_the_tier_verify_alone(start, folder, tmp_
         for _ in range(2):
             server = start(*flags)
             text += "\n".join(asyncio.run(send_all(server.url, traffic))) + "\n"
-            for name in ("num_preemptions", "prefix_cache_hits", "external_prefix_cache_hits", "spec_decode_num_accepted_tokens"):
+            for name in ("num_preemptions", "prefix_cache_hits", "external_prefix_cache_hits", "spec_decode_num_draft_tokens"):
                 counts[name] = counts.get(name, 0) + server.metric(f"vllm:{name}_total")
             assert server.stop() == 0
         assert all(counts.values()), f"{model}: the pool is too small or too large to test everything: {counts}"
