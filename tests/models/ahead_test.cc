@@ -54,8 +54,8 @@ TEST_P(Ahead, RandomTrafficGivesEachRequestWhatItGetsAlone) {
     expect_equal(alone, run_visits(*engine, visits), ahead ? "ahead" : "waiting");
     preemptions = engine->stats().preemptions;
   }
-  // Gemma 3's sliding windows free pages, so no sequence is preempted there.
-  EXPECT_TRUE(preemptions > 0 || GetParam() == "gemma3");
+  // Gemma 3's sliding windows free pages, and Qwen3.5 shares those of equal beginnings, so that there are enough.
+  EXPECT_TRUE(preemptions > 0 || GetParam() == "gemma3" || GetParam() == "qwen3.5");
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Ahead, ::testing::Values("llama", "gemma3", "qwen3.5", "deepseek-v3"),
