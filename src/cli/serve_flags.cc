@@ -20,7 +20,8 @@ struct RefusedFlag {
   const char* why;
 };
 
-constexpr const char* kOneProcess = "quire runs in one process on one device; run several servers behind a gateway";
+constexpr const char* kOneProcess =
+    "one process answers the requests of a server; run several servers behind a gateway";
 constexpr const char* kNotYet = "quire does not support that yet";
 constexpr const char* kNoOffload = "quire does not offload weights; choose a smaller model or a smaller weight type";
 constexpr const char* kNoCompiler = "kernels are compiled ahead of time, and decode steps are recorded automatically";

@@ -111,11 +111,16 @@ bool norm_and_tall_serve(GpuBackend& gpu, const LinearProduct& product) {
   return tall_serves(gpu, without_norm(product, args));
 }
 
-void run_norm_and_tall(GpuBackend& gpu, const LinearProduct& product) {
+// The norm, and then the product by `run`.
+void run_after_norm(GpuBackend& gpu, const LinearProduct& product, void (*run)(GpuBackend&, const LinearProduct&)) {
   LinearArgs args;
   const LinearProduct next = without_norm(product, args);
   args.x = normed_rows(gpu, product);
-  run_tall(gpu, next);
+  run(gpu, next);
+}
+
+void run_norm_and_tall(GpuBackend& gpu, const LinearProduct& product) {
+  run_after_norm(gpu, product, run_tall);
 }
 
 // ---- few rows ----
@@ -151,10 +156,7 @@ bool norm_and_few_serve(GpuBackend& gpu, const LinearProduct& product) {
 }
 
 void run_norm_and_few(GpuBackend& gpu, const LinearProduct& product) {
-  LinearArgs args;
-  const LinearProduct next = without_norm(product, args);
-  args.x = normed_rows(gpu, product);
-  run_few(gpu, next);
+  run_after_norm(gpu, product, run_few);
 }
 
 // ---- quantised weights ----
