@@ -172,6 +172,10 @@ class Backend {
     return false;
   }  // mla_to_cache()
 
+  // Whether linear() computes these adapters (LinearArgs::lora) with the product.
+  virtual bool joins_lora(const LinearArgs& /*args*/) {
+    return false;
+  }
   // Whether lora() takes its two products one by one.
   virtual bool splits_lora() const {
     return false;

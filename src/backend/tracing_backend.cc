@@ -159,6 +159,9 @@ class TracingBackend final : public Backend {
     return inner_->joins_mla(args);
   }
 
+  bool joins_lora(const LinearArgs& args) override {
+    return inner_->joins_lora(args);
+  }
   bool splits_lora() const override {
     return inner_->splits_lora();
   }

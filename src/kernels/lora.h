@@ -230,7 +230,7 @@ struct LoraExpand {
           UNROLL for (int n = 0; n < kLoraAhead; n++) parts[n] = s + n < p.spans ? from[(s + n) * p.span_stride] : 0.0f;
           UNROLL for (int n = 0; n < kLoraAhead; n++) sum += parts[n];
         }
-        sum *= scales[slice.first + begin + j];
+        if (p.scaled == 0) sum *= scales[slice.first + begin + j];
       }
       sm.t[j][r] = sum;
     }

@@ -113,6 +113,8 @@ struct FusedNorm {
   float eps = 0;
 };
 
+struct LoraArgs;
+
 struct LinearArgs {
   Tensor x;  // [M, K]
   const PackedMatrix* weight = nullptr;
@@ -129,6 +131,9 @@ struct LinearArgs {
   const FusedNorm* norm = nullptr;
   Tensor residual = {};  // no data: none; may be out
   float residual_scale = 1.0f;
+  // `lora`, only where Backend::joins_lora(): both products of the step's adapters, which are added to the sums before a
+  // gate or a residual. Its x is this x; its out is not used. The bits are those of the separate ops.
+  const LoraArgs* lora = nullptr;
 };
 void check(const LinearArgs& args);
 

@@ -96,6 +96,7 @@ class GpuBackend final : public Backend {
   // linear.cc
   bool joins_linear(int64_t rows) const override;
   bool joins_residual(int64_t rows) const override;
+  bool joins_lora(const LinearArgs& args) override;
   bool splits_lora() const override { return true; }
   int64_t lora_spans(int64_t k) const override;
   bool joins_head(int64_t rows) const override { return joined_.joins_head(rows); }

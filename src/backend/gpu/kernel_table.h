@@ -97,6 +97,8 @@
   X(HopperTallN48Pair, "hopper_linear_#_tall_n48_pair", kHopper16Bits, HopperTallParams)                              \
   X(HopperTallN64Pair, "hopper_linear_#_tall_n64_pair", kHopper16Bits, HopperTallParams)                              \
   X(HopperTallAcrossPair, "hopper_linear_#_tall_across_pair", kHopper16Bits, HopperTallParams)                        \
+  X(HopperLoraShrink, "hopper_lora_shrink_#", kHopper16Bits, LoraParams)                                              \
+  X(HopperLoraFinish, "hopper_lora_finish_#", kHopper16Bits, HopperLoraFinishParams)                                  \
   X(HopperQuantisedM8, "hopper_linear_#_quantised_m8", kHopper16Bits, HopperQuantisedParams)                          \
   X(HopperQuantisedM16, "hopper_linear_#_quantised_m16", kHopper16Bits, HopperQuantisedParams)                        \
   X(HopperQuantisedM32, "hopper_linear_#_quantised_m32", kHopper16Bits, HopperQuantisedParams)                        \

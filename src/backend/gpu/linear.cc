@@ -75,9 +75,10 @@ int64_t library_rows(const LinearProduct& product) {
   return std::min(w.n(), std::max<int64_t>(64, kDequantisedElements / w.k() / 64 * 64));
 }
 
-// Whether out has the sums themselves, without a bias, gate or residual.
+// Whether out has the sums themselves, without a bias, adapters, a gate or a residual.
 bool stores_sums(const LinearArgs& args) {
   const LinearEpilogue epilogue = linear_epilogue(args);
+  if (args.lora != nullptr) return false;
   return epilogue == kLinearStoreF32 || (epilogue == kLinearStore && args.bias == nullptr);
 }
 
@@ -119,6 +120,7 @@ void run_library(GpuBackend& gpu, const LinearProduct& product) {
                          args.x.stride, sums.stride});
   }
   if (stored && args.bias == nullptr) return;
+  if (args.lora != nullptr) return hopper::finish_with_adapters(gpu, product, sums);
   LinearFinishParams p = {};
   p.last = last;
   p.y_stride = sums.stride;
@@ -186,10 +188,8 @@ const LinearPath* const kPaths[] = {
 // What the library's results must be equal to: the kernels that serve the same weights with fewer rows.
 const LinearPath* const kReferencePaths[] = {&hopper::kFewRows, &hopper::kTall, &kPortable};
 
-void run_first(GpuBackend& gpu, const LinearProduct& product, std::span<const LinearPath* const> paths) {
-  for (const LinearPath* path : paths) {
-    if (path->serves(gpu, product)) return path->run(gpu, product);
-  }
+const LinearPath* first_path(GpuBackend& gpu, const LinearProduct& product, std::span<const LinearPath* const> paths) {
+  return *std::ranges::find_if(paths, [&](const LinearPath* path) { return path->serves(gpu, product); });
 }
 
 }  // namespace
@@ -209,11 +209,27 @@ bool GpuBackend::joins_residual(int64_t rows) const {
   return hopper_ ? rows <= kHopperTallRows : joins_linear(rows);
 }
 
+// Where the path that the product takes has adapters in its epilogue.
+bool GpuBackend::joins_lora(const LinearArgs& args) {
+  const LinearProduct product = {args, gpu_matrix(args.weight), product_type(args)};
+  if (!hopper_ || args.lora->memory.dtype != product.type || !hopper::finishes_with_adapters(product)) return false;
+  const LinearPath* path = first_path(*this, product, kPaths);
+  return path == &hopper::kTallBeforeLibrary || path == &hopper::kTall || path == &kLibrary;
+}
+
 void GpuBackend::linear(const LinearArgs& args) {
   check_linear(args);
   if (args.x.rows == 0) return;
   const DType type = product_type(args);
-  if (!joined_.join_linear(args, type)) run_first(*this, {args, gpu_matrix(args.weight), type}, kPaths);
+  const LinearProduct product = {args, gpu_matrix(args.weight), type};
+  if (args.lora != nullptr) {
+    LoraArgs first = *args.lora;
+    first.products = LoraProducts::kFirst;
+    lora(first);
+  } else if (joined_.join_linear(args, type)) {
+    return;
+  }
+  first_path(*this, product, kPaths)->run(*this, product);
 }
 
 void GpuBackend::reference_product(const LibraryProduct& product) {
@@ -223,7 +239,8 @@ void GpuBackend::reference_product(const LibraryProduct& product) {
   args.x = {const_cast<void*>(product.x), product.type, product.m, product.k, product.x_stride};
   args.weight = &weight;
   args.out = {product.y, product.out_type, product.m, product.n, product.y_stride};
-  run_first(*this, {args, weight, product.type}, kReferencePaths);
+  const LinearProduct reference = {args, weight, product.type};
+  first_path(*this, reference, kReferencePaths)->run(*this, reference);
 }
 
 void GpuBackend::library_product(const LibraryProduct& product) {

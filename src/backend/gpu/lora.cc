@@ -49,7 +49,12 @@ void GpuBackend::lora(const LoraArgs& args) {
   p.aligned = !look_up && args.x.cols % 8 == 0 && starts_on(args.x, 8) ? 1 : 0;
   p.cols = static_cast<int>(args.out.cols);
   const auto runs = static_cast<uint32_t>(args.rows.runs.size());
-  if (args.products != LoraProducts::kSecond) {
+  const bool whole = hopper_ && !look_up && args.memory.dtype != DType::kF32;  // all spans in one launch
+  if (args.products != LoraProducts::kSecond && whole) {
+    launch({KernelId::kHopperLoraShrink, args.memory.dtype}, p,
+           {args.t.data, args.x.data, args.memory.data, args.rows.rows.data(), args.rows.runs.data()},
+           {runs * kHopperLoraCluster, grid_div(args.rank, kLoraGroup)}, kLoraThreads);
+  } else if (args.products != LoraProducts::kSecond) {
     launch(
         {KernelId::kLoraShrink, args.memory.dtype}, p,
         {args.t.data, args.x.data, args.tokens.data(), args.memory.data, args.rows.rows.data(), args.rows.runs.data()},
@@ -57,6 +62,7 @@ void GpuBackend::lora(const LoraArgs& args) {
   }
   if (args.products == LoraProducts::kFirst) return;
   p.aligned = starts_on(args.out, 4) ? 1 : 0;
+  if (whole) p.spans = p.scaled = 1;
   launch({KernelId::kLoraExpand, args.memory.dtype, args.out.dtype}, p,
          {args.out.data, args.t.data, args.memory.data, args.rows.rows.data(), args.rows.runs.data()},
          {runs, grid_div(args.out.cols, kLoraColumns * kLoraThreads)}, kLoraThreads);

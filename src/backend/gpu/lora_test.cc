@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // lora on a GPU, against doubles; and the same bits in any mixture of adapters.
 #include "backend/gpu/test_device.h"
+#include "backend/testing/linear_cases.h"
 #include "backend/testing/lora_cases.h"
 
 namespace quire::gpu {
@@ -83,6 +84,80 @@ TEST(GpuLora, LooksUpRowsByToken) {
     EXPECT_EQ(device.rows_of(out, false), want) << name(type);
     device.clear();
   }
+}
+
+// A linear with adapters, and then nothing, a gate or a residual: as one op, and as several.
+enum class After { kNothing, kGate, kResidual };
+
+struct JoinedCase {
+  int64_t rows, k, n;
+  After after;
+  bool bias;
+};
+
+std::vector<uint8_t> run_joined(const JoinedCase& c, const LoraCase& adapters, const PackedMatrix& weight, DType type,
+                                bool together) {
+  TestDevice& device = test_device();
+  const LoraMixture mixture(c.rows, 17);
+  LoraRows rows = mixture.list();
+  rows.rows = {device.put(mixture.rows), mixture.rows.size()};
+  rows.slots = {device.put(mixture.slots), mixture.slots.size()};
+  rows.runs = {device.put(mixture.runs), mixture.runs.size()};
+  const LoraMemory memory{device.put(adapters.memory), adapters.slot_bytes, type};
+  const Tensor x = device.put(HostMatrix(c.rows, c.k, type, 5, 1.0f, 8));
+  const Tensor t = device.room(c.rows, device.ops().lora_spans(c.k) * adapters.most_rank, DType::kF32);
+  const std::vector<float> values = cases::random_floats(c.n, 8, 1.0f);
+  const float* bias = c.bias ? device.put(values) : nullptr;
+  const FusedGlu gate{Activation::kSilu};
+  const bool gated = c.after == After::kGate, residual = c.after == After::kResidual;
+  const Tensor hidden = device.put(HostMatrix(c.rows, c.n, DType::kF32, 9, 1.0f, 2));
+  const Tensor out = residual ? hidden : device.room(c.rows, gated ? c.n / 2 : c.n, type);
+  LoraArgs lora{x, {}, memory, rows, LoraCase::kSite, t, out, adapters.most_rank};
+  LinearArgs args{x, &weight, bias, out};
+  args.gated = gated ? &gate : nullptr;
+  if (residual) args.residual = hidden, args.residual_scale = 0.75f;
+  args.lora = &lora;
+  if (together) {
+    if (!device.ops().joins_lora(args)) return {};
+    device.ops().linear(args);
+  } else {
+    const Tensor sums = device.room(c.rows, c.n, type);
+    device.ops().linear({x, &weight, bias, sums});
+    lora.out = sums;
+    device.ops().lora(lora);
+    if (gated) device.ops().glu({sums.columns(0, c.n / 2), sums.columns(c.n / 2, c.n / 2), gate.activation, out});
+    if (residual) device.ops().residual_add({sums, hidden, 0.75f, out});
+    if (c.after == After::kNothing) return device.rows_of(sums, false);
+  }
+  return device.rows_of(out, false);
+}
+
+TEST(GpuLora, HasTheSameBitsInsideOfALinear) {
+  if (!test_device().ops().hopper()) GTEST_SKIP() << "no product of this device has adapters in its epilogue";
+  int joined = 0;
+  for (const DType type : {DType::kBF16, DType::kF16}) {
+    for (const auto& [k, n] : {std::pair<int64_t, int64_t>{512, 1536}, {1152, 3072}, {208, 13824}, {2048, 24576}}) {
+      const LoraCase adapters(k, n, type);
+      const cases::Weight values = cases::random_weight_of(type, n, k, 7);
+      const RawMatrix raw = values.raw();
+      const auto weight = test_device().ops().pack({&raw, 1}, {.activation = type});
+      ASSERT_TRUE(weight.ok());
+      for (const int64_t rows : {int64_t{1}, int64_t{7}, int64_t{33}, int64_t{64}, int64_t{100}, int64_t{200}}) {
+        for (const After after : {After::kNothing, After::kGate, After::kResidual}) {
+          const JoinedCase c{rows, k, n, after, rows == 33};
+          const std::vector<uint8_t> together = run_joined(c, adapters, *weight.value(), type, true);
+          if (!together.empty()) {
+            ++joined;
+            EXPECT_TRUE(together == run_joined(c, adapters, *weight.value(), type, false))
+                << name(type) << ", " << rows << " rows of " << k << ", " << n << " columns, after "
+                << static_cast<int>(after);
+          }
+          test_device().clear();
+        }
+      }
+    }
+  }
+  EXPECT_GT(joined, 60);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 // strides of out and residual are even; x and W have the layout of their tensor maps.
 #pragma once
 
+#include "kernels/cuda/lora_add.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
 // ---- pairs ----
@@ -89,7 +90,8 @@ struct HopperLinearTall {
       hopper_box_copy(stage + kDeep * kW + i * kX, &p.x, k + 64 * i, at.row, 0, barrier);
     }
   }
-  // All lanes run the loop, one issues the loads. W is requested while the preceding launch still runs, x after it.
+  // All lanes run the loop, one issues the loads. W is requested while the preceding launch still runs, x after it. With
+  // adapters the preceding launch is their first product, which read x itself, so x is there.
   HOPPER_FN void produce(const HopperTallParams& p, const Place& at, uint base, int stages) {
     const int first = min(stages, (int)kStages);
     const uint bytes = kDeep * (kW + at.rows * 128);
@@ -100,7 +102,7 @@ struct HopperLinearTall {
         load_w(p, at, stage_at(base, s), full(base, s), s * kDepth);
       }
     }
-    ptx_grid_wait();
+    if (p.lora.runs == 0) ptx_grid_wait();
     if (issues) {
       for (int s = 0; s < first; s++) load_x(p, at, stage_at(base, s), full(base, s), s * kDepth);
     }
@@ -276,9 +278,9 @@ struct HopperLinearTall {
                          activate_glu(p.activation, p.limit, to_f(row[1]), to_f(row[WB / 2 + 1])));
     }
   }
-  HOPPER_FN void finish_across(const float2 (&before)[kBefore], const HopperLinearParams& p, const Place& at, void* out,
-                               const T* sums) {
-    UNROLL for (int i = 0; i < kWarpRows; i++) {
+  HOPPER_FN void finish_kept(const float2 (&before)[kBefore], const HopperLinearParams& p, const Place& at, void* out,
+                             const T* sums) {
+    UNROLL for (int i = 0; i < kBefore; i++) {
       int m, n;
       bool there;
       place_of(p, at, i, m, n, there);
@@ -299,7 +301,28 @@ struct HopperLinearTall {
     if (kAcross && p.epilogue == kHopperStoreF32) return store_floats_across(acc, p, at, (float*)out, bias);
     keep_sums(acc, p, at, bias, sums);
     if (gated) return finish_gated(p, at, (T*)out, sums);
-    if (kAcross) finish_across(before, p, at, out, sums);
+    if (kAcross) finish_kept(before, p, at, out, sums);
+  }
+
+  // ---- adapters ----
+
+  typedef HopperLoraAdd<T, 128> Adapters;
+  // The column of the linear's output that a column of the tile is.
+  HOPPER_FN auto output_column(const HopperLinearParams& p, const Place& at) {
+    const bool gated = p.epilogue == kHopperGated;
+    const int first = at.tile * (gated ? WB / 2 : WB), half_n = p.n / 2;
+    return [=](int column) { return gated && column >= WB / 2 ? first + column - WB / 2 + half_n : first + column; };
+  }
+  HOPPER_FN void finish_adapted(const float (&acc)[kSums], const float2 (&before)[kBefore], const HopperTallParams& p,
+                                const Place& at, void* out, const float* bias, T* sums, const HopperLoraMemory& m) {
+    const HopperLinearParams& l = p.linear;
+    keep_sums(acc, l, at, bias, sums);
+    sync_multipliers();
+    ptx_grid_wait();
+    Adapters::add(p.lora, m, sums, kSumsStride, WB, at.row, end_of(l, at), output_column(l, at));
+    sync_multipliers();
+    if (l.epilogue == kHopperGated) return finish_gated(l, at, (T*)out, sums);
+    finish_kept(before, l, at, out, sums);
   }
 
   // Before: the mbarriers are initialised everywhere. After: no threadgroup of a pair exits while the other still loads
@@ -316,7 +339,8 @@ struct HopperLinearTall {
     hopper_cluster_wait();
   }
 
-  HOPPER_FN void run(const HopperTallParams& p, void* out, const float* bias, const float* residual) {
+  HOPPER_FN void run(const HopperTallParams& p, void* out, const float* bias, const float* residual,
+                     const HopperLoraMemory& adapters) {
     extern __shared__ __align__(128) unsigned char shared[];
     ptx_grid_release();
     const uint start = ptx_shared_address(shared), base = (start + 1023) & ~1023u;
@@ -338,18 +362,26 @@ struct HopperLinearTall {
     float acc[kSums];
     UNROLL for (int i = 0; i < kSums; i++) acc[i] = 0.0f;
     float2 before[kBefore];
-    ptx_grid_wait();
+    const bool adapted = p.lora.runs > 0;
+    if (!adapted) ptx_grid_wait();
     if (p.linear.epilogue == kHopperResidual) load_residual(p.linear, at, before, residual);
+    if (adapted) Adapters::prefetch(p.lora, adapters, WB, output_column(p.linear, at));
     multiply(acc, p, base, stages);
-    finish(acc, before, p.linear, at, out, bias, (T*)(shared + (base - start) + kRing));
+    T* sums = (T*)(shared + (base - start) + kRing);
+    if (adapted) {
+      finish_adapted(acc, before, p, at, out, bias, sums, adapters);
+    } else {
+      finish(acc, before, p.linear, at, out, bias, sums);
+    }
     sync_end();
   }
 };
 
 #define HOPPER_LINEAR_TALL(types, T, name, wb, xb, pair, cluster)                                               \
   extern "C" __global__ void __launch_bounds__(kHopperTallThreads) cluster hopper_linear_##types##_tall_##name( \
-      const __grid_constant__ HopperTallParams p, void* out, const float* bias, const float* residual) {        \
-    HopperLinearTall<T, wb, xb, pair>::run(p, out, bias, residual);                                             \
+      const __grid_constant__ HopperTallParams p, void* out, const float* bias, const float* residual,          \
+      const uchar* memory, const int* rows, const LoraRunParams* runs, const float* t) {                        \
+    HopperLinearTall<T, wb, xb, pair>::run(p, out, bias, residual, {memory, rows, runs, t});                    \
   }
 #define HOPPER_LINEAR_TALLS(types, T)                                             \
   HOPPER_LINEAR_TALL(types, T, n16, 16, 64, false, )                              \

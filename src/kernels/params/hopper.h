@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/compat/types.h"
+#include "kernels/params/lora.h"
 
 // ---- linear for few rows (kernels/cuda/linear_few.cuh): y[M, N] = x[M, K] W[N, K]^T ----
 
@@ -44,12 +45,20 @@ struct alignas(64) HopperTensorMap {
 struct HopperTallParams {
   HopperTensorMap w, x;
   HopperLinearParams linear;
+  HopperLoraParams lora;
   int rows;        // rows of x per threadgroup
   int layers;      // how many threadgroups (or pairs) share the rows of x
   int first_tile;  // of this launch
 };
 
 enum { kHopperTallThreads = 160 };
+
+// hopper_lora_finish: what follows a product of another kernel, with the second product of adapters.
+struct HopperLoraFinishParams {
+  HopperLinearParams linear;
+  HopperLoraParams lora;
+  i64 y_stride;
+};
 
 // Of wb rows of W and xb of x: 64s of k in a stage, and stages of a ring of 200 to 220 KB.
 constexpr int hopper_tall_deep(int xb) {

@@ -37,5 +37,23 @@ struct LoraParams {
   int k;                   // lora_shrink
   int from_tokens;         // lora_shrink: 1: rows of A are looked up
   int aligned;             // lora_shrink: rows of x start on 16 bytes; lora_expand: those of out on four elements
+  int scaled;              // lora_expand: t has been scaled
   int cols;                // lora_expand: of the output
+};
+
+// ---- sm_90a (kernels/cuda/lora.cuh) ----
+
+enum {
+  kHopperLoraCluster = 8,  // threadgroups of the first product that share a run of rows
+  kHopperLoraStages = 2,
+  kHopperLoraFinishThreads = 128
+};
+
+// The second product, as a part of another kernel.
+struct HopperLoraParams {
+  i64 slot_bytes, t_stride;
+  int site;
+  int first;  // the row of the step that is row 0
+  int runs;   // 0: no adapters
+  int unused;
 };

@@ -442,7 +442,7 @@ Tensor DecoderModel::activations(const Tensor& x) {
 
 bool DecoderModel::joins_norm(const LayerInput& input, const Linear& linear) const {
   return input.norm != nullptr && !input.norm->empty() && !input.keep_normed && config_.norm_kind == NormKind::kRms &&
-         linear.single() && backend_.joins_linear(input.x.rows) && !adapted();
+         linear.single() && backend_.joins_linear(input.x.rows) && !linear.adapted();
 }
 
 void DecoderModel::project_in(const Linear& linear, const LayerInput& input, const Tensor& out) {
@@ -454,14 +454,14 @@ void DecoderModel::project_in(const Linear& linear, const LayerInput& input, con
 // Adds residual_scale * y to the residual stream in the same op, where the backend can; else y goes to the output.
 // Each rank computes its part of the columns.
 bool DecoderModel::project_out(const Linear& linear, const Tensor& x, const LayerOutput& output) {
-  const bool joined = output.may_add && linear.single() && backend_.joins_residual(x.rows) && !adapted();
+  const int64_t first = config_.share.rank * linear.out_dim();
+  const Tensor added = step_hidden_.columns(first, linear.out_dim());
+  const Linear::Joined with_residual{nullptr, added, config_.residual_scale};
+  const bool joined = output.may_add && linear.single() && backend_.joins_residual(x.rows) &&
+                      (!linear.adapted() || linear.joins_adapters(backend_, x, added, with_residual));
   const Tensor& to = joined ? step_hidden_ : output.out;
-  const Tensor mine = to.columns(config_.share.rank * linear.out_dim(), linear.out_dim());
-  if (joined) {
-    linear.run(backend_, x, mine, {nullptr, mine, config_.residual_scale});
-  } else {
-    linear.run(backend_, x, mine);
-  }
+  const Tensor mine = joined ? added : to.columns(first, linear.out_dim());
+  linear.run(backend_, x, mine, joined ? with_residual : Linear::Joined{});
   gather(mine, to);
   return joined;
 }

@@ -48,7 +48,19 @@ class Linear {
     float residual_scale = 1.0f;
   };
   void run(Backend& backend, const Tensor& x, const Tensor& out) const { run(backend, x, out, {}); }
+  // Whether a row of the step has an adapter for this linear.
+  bool adapted() const { return lora_ != nullptr && lora_->has(site_); }
+  // Whether the backend computes the step's adapters together with the product and what is joined to it.
+  bool joins_adapters(Backend& backend, const Tensor& x, const Tensor& out, const Joined& joined) const {
+    LoraArgs adapters;
+    return single() && backend.joins_lora(args_of(pieces_.front(), x, out, joined, adapters));
+  }
   void run(Backend& backend, const Tensor& x, const Tensor& out, const Joined& joined) const {
+    if (adapted() && joins_adapters(backend, x, out, joined)) {
+      LoraArgs adapters;
+      backend.linear(args_of(pieces_.front(), x, out, joined, adapters));
+      return;
+    }
     const bool split = lora_ != nullptr && backend.splits_lora();
     if (split) lora_->add(backend, site_, x, out, LoraProducts::kFirst);
     int64_t column = 0;
@@ -64,13 +76,13 @@ class Linear {
   // first half. The results have the same bits whether the backend joins the ops or not.
   void run_gated(Backend& backend, const Tensor& x, Activation activation, const Tensor& both, const Tensor& out,
                  const Joined& joined) const {
-    const bool adapted = lora_ != nullptr && lora_->active();
-    if (pieces_.size() == 1 && !adapted) {
+    if (single()) {
       const FusedGlu form{activation};
+      LoraArgs adapters;
       LinearArgs args = args_of(pieces_.front(), x, out, joined);
       args.gated = &form;
-      backend.linear(args);
-      return;
+      if (adapted()) adapt(args, adapters);
+      if (args.lora == nullptr || backend.joins_lora(args)) return backend.linear(args);
     }
     run(backend, x, both, joined);
     const int64_t half = out_dim_ / 2;
@@ -104,6 +116,16 @@ class Linear {
   const PackedMatrix& first() const { return *pieces_.front().weight; }
 
  private:
+  void adapt(LinearArgs& args, LoraArgs& adapters) const {
+    adapters = *lora_->args_of(site_, args.x, args.out);
+    args.lora = &adapters;
+  }
+  LinearArgs args_of(const Piece& piece, const Tensor& x, const Tensor& out, const Joined& joined,
+                     LoraArgs& adapters) const {
+    LinearArgs args = args_of(piece, x, out, joined);
+    adapt(args, adapters);
+    return args;
+  }
   static LinearArgs args_of(const Piece& piece, const Tensor& x, const Tensor& out, const Joined& joined) {
     LinearArgs args{x, piece.weight.get(), piece.bias.data(), out};
     args.columns = piece.columns.span();

@@ -324,10 +324,16 @@ void LoraState::begin(const StepBatch& batch, Backend& backend, const Tensor& t)
   select_step_rows(0);
 }
 
+std::optional<LoraArgs> LoraState::args_of(int64_t site, const Tensor& x, const Tensor& out) const {
+  if (!has(site)) return std::nullopt;
+  return LoraArgs{x, {}, memory(), *current_, site, t_.first_rows(x.rows), out, ranks_[static_cast<size_t>(site)]};
+}
+
 void LoraState::add(Backend& backend, int64_t site, const Tensor& x, const Tensor& out, LoraProducts products) const {
-  const int64_t rank = ranks_[static_cast<size_t>(site)];
-  if (!active_ || rank == 0) return;
-  backend.lora({x, {}, memory(), *current_, site, t_.first_rows(x.rows), out, rank, products});
+  std::optional<LoraArgs> args = args_of(site, x, out);
+  if (!args) return;
+  args->products = products;
+  backend.lora(*args);
 }
 
 std::optional<MoeLora> LoraState::of_experts(int64_t first_site, int64_t experts) const {

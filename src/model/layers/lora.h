@@ -96,6 +96,10 @@ class LoraState {
   // From now on, row 0 of what ops take is this row of the step, or of the wanted rows.
   void select_step_rows(int64_t first) { current_ = &step_rows_.staged, current_->first = first; }
   void select_wanted_rows(int64_t first) { current_ = &wanted_rows_.staged, current_->first = first; }
+  // Whether a row of the step may have an adapter for this site.
+  bool has(int64_t site) const { return active_ && ranks_[static_cast<size_t>(site)] > 0; }
+  // The step's adapters for a linear's site; nothing unless has(site).
+  std::optional<LoraArgs> args_of(int64_t site, const Tensor& x, const Tensor& out) const;
   // Adds what the rows' adapters add to a linear's output.
   void add(Backend& backend, int64_t site, const Tensor& x, const Tensor& out,
            LoraProducts products = LoraProducts::kBoth) const;

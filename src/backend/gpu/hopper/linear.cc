@@ -29,6 +29,17 @@ HopperLinearParams params_of(const LinearProduct& product) {
   return p;
 }
 
+HopperLoraParams params_of(const LoraArgs* lora) {
+  HopperLoraParams p = {};
+  if (lora == nullptr) return p;
+  p.slot_bytes = lora->memory.slot_bytes;
+  p.t_stride = lora->t.stride;
+  p.site = static_cast<int>(lora->site);
+  p.first = static_cast<int>(lora->rows.first);
+  p.runs = static_cast<int>(lora->rows.runs.size());
+  return p;
+}
+
 // 16-bit activations, of which no more than so many rows, on the boundaries that the kernels' loads need.
 bool fits(const GpuBackend& gpu, const LinearProduct& product, int64_t most_rows) {
   const LinearArgs& args = product.args;
@@ -79,16 +90,49 @@ void run_tall(GpuBackend& gpu, const LinearProduct& product) {
   const HopperTallPlan plan = tall_plan(gpu, product);
   HopperTallParams p = {};
   p.linear = params_of(product);
+  p.lora = params_of(args.lora);
   p.rows = plan.rows;
   p.layers = plan.layers;
+  const LoraArgs none, &lora = args.lora != nullptr ? *args.lora : none;
   QUIRE_CHECK(map_operands(gpu, product, plan, p), "tall_serves() has mapped these operands");
   const int each = static_cast<int>(grid_div(plan.grid, plan.launches));
   for (; p.first_tile < plan.grid; p.first_tile += each) {
-    gpu.launch({plan.kernel, product.type}, p, {args.out.data, args.bias, args.residual.data},
+    gpu.launch({plan.kernel, product.type}, p,
+               {args.out.data, args.bias, args.residual.data, lora.memory.data, lora.rows.rows.data(),
+                lora.rows.runs.data(), lora.t.data},
                {static_cast<uint32_t>(std::min(each, plan.grid - p.first_tile))}, kHopperTallThreads,
                static_cast<uint32_t>(plan.dynamic_memory));
   }
 }
+
+// ---- adapters ----
+
+}  // namespace
+
+bool finishes_with_adapters(const LinearProduct& product) {
+  const LinearArgs& args = product.args;
+  const int64_t n = args.gated != nullptr ? product.weight.n() / 2 : product.weight.n();
+  return args.x.rows <= kHopperTallRows && product.type != DType::kF32 && args.norm == nullptr &&
+         args.columns.empty() && linear_epilogue(args) != kLinearStoreF32 && n % 8 == 0 &&
+         args.out.stride % 2 == 0 && args.residual.stride % 2 == 0 && on_16_bytes(args.out.data) &&
+         reinterpret_cast<uintptr_t>(args.residual.data) % 8 == 0;
+}
+
+void finish_with_adapters(GpuBackend& gpu, const LinearProduct& product, const Tensor& sums) {
+  const LinearArgs& args = product.args;
+  const LoraArgs& lora = *args.lora;
+  HopperLoraFinishParams p = {};
+  p.linear = params_of(product);
+  p.lora = params_of(args.lora);
+  p.y_stride = sums.stride;
+  gpu.launch({KernelId::kHopperLoraFinish, product.type}, p,
+             {args.out.data, sums.data, args.bias, args.residual.data, lora.memory.data, lora.rows.rows.data(),
+              lora.rows.runs.data(), lora.t.data},
+             {grid_div(args.out.cols, args.gated != nullptr ? 32 : 64), grid_div(sums.rows, 64)},
+             kHopperLoraFinishThreads);
+}
+
+namespace {
 
 // ---- a norm, and then narrow tiles ----
 

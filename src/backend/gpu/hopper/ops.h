@@ -23,6 +23,10 @@ bool moe_experts(GpuBackend& gpu, const MoeExpertsArgs& args, const Experts& gat
 // The most bytes that it needs between its launches, for so many choices at once.
 size_t moe_scratch(const GpuBackend& gpu, const WorkspaceLimits& sizes, int64_t choices);
 
+// The sums of a product with a bias, the second product of adapters (LinearArgs::lora), and what follows them.
+bool finishes_with_adapters(const LinearProduct& product);
+void finish_with_adapters(GpuBackend& gpu, const LinearProduct& product, const Tensor& sums);
+
 extern const LinearPath kTallBeforeLibrary;  // narrow tiles of W in one wave, up to 256 rows: if that beats the library
 extern const LinearPath kTall;               // the same, wherever it can run
 extern const LinearPath kNormAndTall;        // a norm in a launch of its own, and then the same
