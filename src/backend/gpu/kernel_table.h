@@ -124,8 +124,11 @@
   X(HopperAttentionTeamD256, "hopper_attention_team_#_d256", kHopper16Bits, HopperAttentionParams)                    \
   X(HopperAttentionPrefillD64, "hopper_attention_prefill_#_d64", kHopper16Bits, HopperAttentionParams)                \
   X(HopperAttentionPrefillD128, "hopper_attention_prefill_#_d128", kHopper16Bits, HopperAttentionParams)              \
+  X(HopperAttentionPrefillD256, "hopper_attention_prefill_#_d256", kHopper16Bits, HopperAttentionParams)              \
   X(HopperAttentionPrefillGeneralD64, "hopper_attention_prefill_general_#_d64", kHopper16Bits, HopperAttentionParams) \
   X(HopperAttentionPrefillGeneralD128, "hopper_attention_prefill_general_#_d128", kHopper16Bits,                      \
+    HopperAttentionParams)                                                                                            \
+  X(HopperAttentionPrefillGeneralD256, "hopper_attention_prefill_general_#_d256", kHopper16Bits,                      \
     HopperAttentionParams)                                                                                            \
   X(HopperAttentionMergeD64, "hopper_attention_merge_#_d64", kHopper16Bits, HopperAttentionParams)                    \
   X(HopperAttentionMergeD128, "hopper_attention_merge_#_d128", kHopper16Bits, HopperAttentionParams)                  \

@@ -9,8 +9,12 @@
 // the register file. So there should be few instructions and few branches between them: the compiler interleaves them
 // with the products only where it finds no branch. The merged result of the earlier splits is kept in shared memory.
 //
+// Where D is 256, o of 64 rows does not fit the registers of a warpgroup. Both warpgroups then have the same 64 rows of
+// one head, each computes all of their scores and weights, and each has half of the columns of o. q stays in shared
+// memory, and the ring has two slots.
+//
 // Grid: prefill_groups() of backend/gpu/hopper/attention.cc, the longest rows first. 384 threads,
-// hopper_prefill_memory(). D is 64 or 128. Serves the sequences with p.rows_from to p.rows_to rows.
+// hopper_prefill_memory(). D is 64, 128 or 256. Serves the sequences with p.rows_from to p.rows_to rows.
 #pragma once
 
 #include "kernels/cuda/attention_common.cuh"
@@ -36,6 +40,14 @@
         ", {%32,%33,%34,%35}, %36, p, 1, 1, 0;\n}"                                                         \
         : HOPPER_R8(0), HOPPER_R8(8), HOPPER_R8(16), HOPPER_R8(24)                                         \
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                                   \
+  }                                                                                                        \
+  HOPPER_FN void hopper_wg_scores(float(&d)[32], unsigned long long a, unsigned long long b, int add, type) { \
+    asm volatile(                                                                                          \
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                                       \
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32." name "." name " " HOPPER_L32                         \
+        ", %32, %33, p, 1, 1, 0, 0;\n}"                                                                    \
+        : HOPPER_R8(0), HOPPER_R8(8), HOPPER_R8(16), HOPPER_R8(24)                                         \
+        : "l"(a), "l"(b), "r"(add));                                                                       \
   }                                                                                                        \
   HOPPER_FN void hopper_wg_values(float(&d)[32], const uint(&a)[4], unsigned long long b, type) {          \
     asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." name "." name " " HOPPER_L32                \
@@ -75,6 +87,21 @@ HOPPER_FN void hopper_pin(uint (&r)[N][4]) {
   }
 }
 
+// The queries of a warpgroup's rows: as fragments in registers, or in shared memory.
+template <int D>
+struct HopperQueries {
+  uint of[D / 16][4];
+};
+template <>
+struct HopperQueries<256> {
+  uint word;  // the low word of the descriptor
+};
+template <int D>
+HOPPER_FN void hopper_pin(HopperQueries<D>& q) {
+  hopper_pin(q.of);
+}
+HOPPER_FN void hopper_pin(HopperQueries<256>&) {}
+
 // The larger number, or NaN if either is NaN.
 HOPPER_FN float hopper_max_nan(float a, float b) {
   float r;
@@ -94,17 +121,22 @@ HOPPER_FN bool hopper_barrier_try(uint barrier, uint parity) {
 // General: with windows, soft caps or sinks.
 template <typename T, int D, bool General>
 struct HopperAttentionPrefill {
+  static constexpr bool kShared = D == 256;  // both warpgroups have the same rows
+  typedef HopperQueries<D> Queries;
   enum {
-    kRing = 4,
+    kRing = hopper_prefill_ring(D),
+    kOwn = kShared ? D / 2 : D,  // columns of o of a warpgroup
     kTileBytes = kHopperTile * D * 2,  // halves of 64 columns, each 64 rows of 128 bytes, swizzled
     kHalves = D / 64,
     kQueryStride = D + 8,
-    kColumns = D / 2,  // accumulators of o per thread
+    kColumns = kOwn / 2,  // accumulators of o per thread
     // Offsets in shared memory, from a multiple of 1024 bytes (the swizzle of wgmma operands repeats every 1024)
     kBarriers = 0,
     kK = 1024,
     kV = kK + kRing * kTileBytes,
-    kState = kV + kRing * kTileBytes,  // [warpgroup][column][thread]; holds q until the first split ends
+    kQ = kV + kRing * kTileBytes,  // where both warpgroups have the same rows: q, as K
+    // [warpgroup][column][thread]; otherwise it holds q until the first split ends
+    kState = kQ + (kShared ? kTileBytes : 0),
     kBytes = kState + 2 * 128 * kColumns * 4
   };
   // Unit i of the ring is K of tile i and V of tile i - 2, because these are needed at the same time. Each slot has two
@@ -114,7 +146,7 @@ struct HopperAttentionPrefill {
   }
   // All lanes wait together, so that the compiler knows that they do not diverge.
   HOPPER_FN void await(uint base, int kind, int unit, int flip) {
-    while (!simd_all(hopper_barrier_try(barrier(base, kind, unit), ((unit >> 2) & 1) ^ flip))) {
+    while (!simd_all(hopper_barrier_try(barrier(base, kind, unit), (unit / kRing & 1) ^ flip))) {
     }
   }
 
@@ -133,8 +165,8 @@ struct HopperAttentionPrefill {
   HOPPER_FN bool find(const HopperAttentionParams& p, Place& at, int consumer, const int* block_tables,
                       const int* cu_seqlens, const int* context_lens) {
     const int group = p.heads / p.kv_heads;
-    const bool even = group % 2 == 0;
-    const int tokens = even ? 64 : 128, per = even ? group / 2 : group;
+    const bool even = !kShared && group % 2 == 0;
+    const int tokens = kShared || even ? 64 : 128, per = even ? group / 2 : group;
     const int all = cu_seqlens[p.seqs] / tokens + p.seqs;
     const int index = (int)blockIdx.x, pair = index % per;
     at.kv_head = index / per % p.kv_heads;
@@ -153,7 +185,7 @@ struct HopperAttentionPrefill {
     const int rows = at.s.queries * group;
     const int first = (block - (at.s.first / tokens + low)) * tokens;
     if (first >= at.s.queries || rows < p.rows_from || rows > p.rows_to) return false;
-    at.token = even ? first : first + consumer * 64;
+    at.token = kShared || even ? first : first + consumer * 64;
     at.head = at.kv_head * group + (even ? 2 * pair + consumer : pair);
     at.blocks = block_tables + (i64)low * p.max_blocks;
     const int before = at.s.context - at.s.queries, lowest = General ? hopper_low(p, before + first) : 0;
@@ -340,10 +372,15 @@ struct HopperAttentionPrefill {
   }
 
   // k and v are the low words of the slots' descriptors, to which 16-byte steps are added.
-  HOPPER_FN void scores(float (&s)[32], const uint (&q)[D / 16][4], uint k) {
+  HOPPER_FN void scores(float (&s)[32], const Queries& q, uint k) {
     UNROLL for (int i = 0; i < D / 16; i++) {
-      const uint at = k + (((i >> 2) * (kHopperTile * 128) + (i & 3) * 32) >> 4);
-      hopper_wg_scores(s, q[i], hopper_descriptor_of(at, 1024), i > 0, T());
+      const uint at = ((i >> 2) * (kHopperTile * 128) + (i & 3) * 32) >> 4;
+      const unsigned long long of_k = hopper_descriptor_of(k + at, 1024);
+      if constexpr (kShared) {
+        hopper_wg_scores(s, hopper_descriptor_of(q.word + at, 1024), of_k, i > 0, T());
+      } else {
+        hopper_wg_scores(s, q.of[i], of_k, i > 0, T());
+      }
     }
     hopper_wg_commit();
   }
@@ -404,8 +441,8 @@ struct HopperAttentionPrefill {
   // the weights of this tile are computed, the tensor cores compute the scores of the next tile (kNext) and p V of the
   // previous one (kBefore).
   template <bool kNext, bool kBefore, bool kMasked>
-  HOPPER_FN void compute_tile(float (&s)[32], float (&o)[kColumns], uint (&w)[4][4], uint (&q)[D / 16][4], Rows& now,
-                              Rows& all, const Worker& me, int tile) {
+  HOPPER_FN void compute_tile(float (&s)[32], float (&o)[kColumns], uint (&w)[4][4], Queries& q, Rows& now, Rows& all,
+                              const Worker& me, int tile) {
     const Rows done = now;
     const bool ended = kBefore && ((me.first_tile + tile) & (kSplitTiles - 1)) == 0;
     if (ended) now = {{HOPPER_NONE, HOPPER_NONE}, {0.0f, 0.0f}};
@@ -443,37 +480,59 @@ struct HopperAttentionPrefill {
     }
   }
 
-  // Loads T(q * c) of the warpgroup's rows; all loads are issued before the first is used.
+  // Loads T(q * c) of the rows, which so many threads share; all loads are issued before the first is used.
+  template <int kThreads>
   HOPPER_FN void load_queries(const HopperAttentionParams& p, const Place& at, const T* q, T* queries, int tid) {
-    enum { kLoads = D / 16 };  // pieces of q per thread
+    enum { kLoads = 64 * (D / 8) / kThreads };  // pieces of q per thread
     uint4 pieces[kLoads];
     UNROLL for (int i = 0; i < kLoads; i++) {
-      const int at_piece = tid + 128 * i, r = at_piece / (D / 8), d = at_piece % (D / 8) * 8;
+      const int at_piece = tid + kThreads * i, r = at_piece / (D / 8), d = at_piece % (D / 8) * 8;
       pieces[i] = make_uint4(0, 0, 0, 0);
       if (at.token + r < at.s.queries) {
         pieces[i] = __ldcg((const uint4*)(q + (i64)(at.s.first + at.token + r) * p.q_stride + (i64)at.head * D + d));
       }
     }
     UNROLL for (int i = 0; i < kLoads; i++) {
-      const int at_piece = tid + 128 * i, r = at_piece / (D / 8), d = at_piece % (D / 8) * 8;
+      const int at_piece = tid + kThreads * i, r = at_piece / (D / 8), d = at_piece % (D / 8) * 8;
       uint* words = (uint*)&pieces[i];
       UNROLL for (int j = 0; j < 4; j++) {
         const float low = to_f(from_bits16<T>((ushort)words[j])), high = to_f(from_bits16<T>((ushort)(words[j] >> 16)));
         words[j] = hopper_pack<T>(low * p.c, high * p.c);
       }
-      *(uint4*)(queries + r * kQueryStride + d) = pieces[i];
+      const int swizzled = d / 64 * (kHopperTile * 64) + r * 64 + ((d / 8 % 8) ^ (r % 8)) * 8;
+      *(uint4*)(queries + (kShared ? swizzled : r * kQueryStride + d)) = pieces[i];
+    }
+  }
+  // The queries of this warpgroup, in the form that the products take.
+  HOPPER_FN void take_queries(const HopperAttentionParams& p, const Place& at, uint base, unsigned char* shared,
+                              int consumer, const T* q, Queries& out) {
+    const int tid = (int)threadIdx.x & 127, warp = tid >> 5, lane = tid & 31;
+    if constexpr (kShared) {
+      load_queries<256>(p, at, q, (T*)(shared + kQ), consumer * 128 + tid);
+      hopper_fence_async();
+      asm volatile("bar.sync 3, 256;" ::: "memory");
+      out.word = hopper_descriptor_word(base + kQ, 16);
+    } else {
+      T* queries = (T*)(shared + kState + consumer * 128 * kColumns * 4);
+      load_queries<128>(p, at, q, queries, tid);
+      sync_warpgroup(consumer);
+      UNROLL for (int k = 0; k < D / 16; k++) {
+        hopper_ldmatrix(out.of[k], ptx_shared_address(queries + (16 * warp + (lane & 15)) * kQueryStride + k * 16 +
+                                                      (lane >> 4) * 8));
+      }
+      sync_warpgroup(consumer);  // kState takes the place of q
     }
   }
 
   HOPPER_FN void write(const HopperAttentionParams& p, const Place& at, const float (&o)[kColumns], const Rows& all,
-                       T* out, const float* sinks, int first, int t) {
+                       T* out, const float* sinks, int consumer, int first, int t) {
     UNROLL for (int h = 0; h < 2; h++) {
       const int token = at.token + first + 8 * h;
       if (token >= at.s.queries) continue;
-      T* row = out + (i64)(at.s.first + token) * p.out_stride + (i64)at.head * D;
+      T* row = out + (i64)(at.s.first + token) * p.out_stride + (i64)at.head * D + (kShared ? consumer * kOwn : 0);
       float l = all.l[h];
       const float by = General ? hopper_sink(p, sinks, at.head, all.m[h], l) : 1.0f;
-      UNROLL for (int d = 0; d < D / 8; d++) {
+      UNROLL for (int d = 0; d < kOwn / 8; d++) {
         const float low = o[4 * d + 2 * h], high = o[4 * d + 2 * h + 1];
         *(uint*)(row + d * 8 + 2 * t) =
             General ? hopper_pack<T>((low * by + 0.0f) / l, (high * by + 0.0f) / l) : hopper_pack<T>(low / l, high / l);
@@ -484,15 +543,8 @@ struct HopperAttentionPrefill {
   HOPPER_FN void work(const HopperAttentionParams& p, const Place& at, uint base, unsigned char* shared, int consumer,
                       T* out, const T* q, const float* sinks) {
     const int tid = (int)threadIdx.x & 127, warp = tid >> 5, lane = tid & 31, g = lane >> 2, t = lane & 3;
-    T* queries = (T*)(shared + kState + consumer * 128 * kColumns * 4);
-    load_queries(p, at, q, queries, tid);
-    sync_warpgroup(consumer);
-    uint qf[D / 16][4];
-    UNROLL for (int k = 0; k < D / 16; k++) {
-      hopper_ldmatrix(
-          qf[k], ptx_shared_address(queries + (16 * warp + (lane & 15)) * kQueryStride + k * 16 + (lane >> 4) * 8));
-    }
-    sync_warpgroup(consumer);  // kState takes the place of q
+    Queries qf;
+    take_queries(p, at, base, shared, consumer, q, qf);
     float* state = (float*)(shared + kState) + consumer * 128 * kColumns + tid;
     float o[kColumns];
     UNROLL for (int i = 0; i < kColumns; i++) o[i] = 0.0f;
@@ -506,7 +558,8 @@ struct HopperAttentionPrefill {
     me.first_tile = at.start / kHopperTile;
     me.cap = General ? p.cap : 0.0f;
     me.k_word = hopper_descriptor_word(base + kK, 16);
-    me.to_v = hopper_descriptor_word(base + kV, kHopperTile * 128) - me.k_word;
+    const uint own_v = base + kV + (kShared ? consumer * (kTileBytes / 2) : 0);
+    me.to_v = hopper_descriptor_word(own_v, kHopperTile * 128) - me.k_word;
     me.lane = lane;
     me.state = state;
     uint w[4][4] = {};
@@ -556,7 +609,7 @@ struct HopperAttentionPrefill {
       await(base, 0, unit, 0);
       release(me, unit);
     }
-    write(p, at, o, all, out, sinks, 16 * warp + g, t);
+    write(p, at, o, all, out, sinks, consumer, 16 * warp + g, t);
   }
 
   HOPPER_FN void run(const HopperAttentionParams& p, T* out, const T* q, const char* pages, const int* block_tables,
@@ -578,10 +631,10 @@ struct HopperAttentionPrefill {
     Place at;
     if (!find(p, at, max(warpgroup - 1, 0), block_tables, cu_seqlens, context_lens)) return;
     if (warpgroup == 0) {
-      asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+      asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kShared ? 72 : 40));
       load_pages(p, at, base, pages);
     } else {
-      asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+      asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kShared ? 216 : 232));
       work(p, at, base, shared, warpgroup - 1, out, q, sinks);
     }
   }
@@ -597,9 +650,13 @@ struct HopperAttentionPrefill {
   }
 HOPPER_ATTENTION_PREFILL(bf16, bfloat, prefill, 64, false)
 HOPPER_ATTENTION_PREFILL(bf16, bfloat, prefill, 128, false)
+HOPPER_ATTENTION_PREFILL(bf16, bfloat, prefill, 256, false)
 HOPPER_ATTENTION_PREFILL(f16, half, prefill, 64, false)
 HOPPER_ATTENTION_PREFILL(f16, half, prefill, 128, false)
+HOPPER_ATTENTION_PREFILL(f16, half, prefill, 256, false)
 HOPPER_ATTENTION_PREFILL(bf16, bfloat, prefill_general, 64, true)
 HOPPER_ATTENTION_PREFILL(bf16, bfloat, prefill_general, 128, true)
+HOPPER_ATTENTION_PREFILL(bf16, bfloat, prefill_general, 256, true)
 HOPPER_ATTENTION_PREFILL(f16, half, prefill_general, 64, true)
 HOPPER_ATTENTION_PREFILL(f16, half, prefill_general, 128, true)
+HOPPER_ATTENTION_PREFILL(f16, half, prefill_general, 256, true)

@@ -90,8 +90,7 @@ struct HopperLinearTall {
       hopper_box_copy(stage + kDeep * kW + i * kX, &p.x, k + 64 * i, at.row, 0, barrier);
     }
   }
-  // All lanes run the loop, one issues the loads. W is requested while the preceding launch still runs, x after it. With
-  // adapters the preceding launch is their first product, which read x itself, so x is there.
+  // All lanes run the loop, one issues the loads. W is requested while the preceding launch still runs, x after it.
   HOPPER_FN void produce(const HopperTallParams& p, const Place& at, uint base, int stages) {
     const int first = min(stages, (int)kStages);
     const uint bytes = kDeep * (kW + at.rows * 128);
@@ -102,7 +101,7 @@ struct HopperLinearTall {
         load_w(p, at, stage_at(base, s), full(base, s), s * kDepth);
       }
     }
-    if (p.lora.runs == 0) ptx_grid_wait();
+    ptx_grid_wait();
     if (issues) {
       for (int s = 0; s < first; s++) load_x(p, at, stage_at(base, s), full(base, s), s * kDepth);
     }
@@ -318,7 +317,6 @@ struct HopperLinearTall {
     const HopperLinearParams& l = p.linear;
     keep_sums(acc, l, at, bias, sums);
     sync_multipliers();
-    ptx_grid_wait();
     Adapters::add(p.lora, m, sums, kSumsStride, WB, at.row, end_of(l, at), output_column(l, at));
     sync_multipliers();
     if (l.epilogue == kHopperGated) return finish_gated(l, at, (T*)out, sums);
@@ -363,9 +361,9 @@ struct HopperLinearTall {
     UNROLL for (int i = 0; i < kSums; i++) acc[i] = 0.0f;
     float2 before[kBefore];
     const bool adapted = p.lora.runs > 0;
-    if (!adapted) ptx_grid_wait();
-    if (p.linear.epilogue == kHopperResidual) load_residual(p.linear, at, before, residual);
     if (adapted) Adapters::prefetch(p.lora, adapters, WB, output_column(p.linear, at));
+    ptx_grid_wait();
+    if (p.linear.epilogue == kHopperResidual) load_residual(p.linear, at, before, residual);
     multiply(acc, p, base, stages);
     T* sums = (T*)(shared + (base - start) + kRing);
     if (adapted) {

@@ -3,8 +3,6 @@
 // together with what follows a product of another kernel.
 #pragma once
 
-#include "kernels/compat/async_copy.h"
-#include "kernels/compat/tile.h"
 #include "kernels/cuda/lora_add.cuh"
 
 // ---- the first product ----
@@ -13,21 +11,18 @@
 // of sums follows from K alone: each warp is one chain of k16 steps, and the chains are added in the order of their k.
 // The result is scaled. Grid: (runs * kHopperLoraCluster, ranks / 16).
 //
-// The next launch may begin as soon as this one has waited, so what it reads but this one does not write is there.
+// Operands go to registers directly. So a threadgroup needs little shared memory, and the next launch, a product that
+// fills almost all of it, can begin beside this one and load its weights.
 template <typename T>
 struct HopperLoraShrink {
   enum {
     kWarps = kLoraThreads / 32,
     kUnit = 64,
-    kStride = kUnit + 8,
-    kX = kLoraRows * kStride,   // elements of a unit of x, and of A
-    kA = kUnit * kLoraGroup,
+    kSteps = 8,  // of k16 whose operands are loaded together
     kSums = kLoraRows * kLoraGroup,
     kOwn = kSums / kHopperLoraCluster  // sums that a threadgroup adds up
   };
   struct Smem {
-    alignas(16) T x[kWarps][kHopperLoraStages][kX];
-    alignas(16) T a[kWarps][kHopperLoraStages][kA];
     float parts[kWarps][kSums];
     float sums[kSums];
   };
@@ -35,29 +30,46 @@ struct HopperLoraShrink {
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
     hopper_cluster_wait();
   }
-  HOPPER_FN void load_a(Smem& sm, int warp, int lane, int stage, const T* a, int k, int end) {
-    UNROLL for (int i = lane; i < kUnit * 2; i += 32) {
-      hopper_copy16_or_zero(ptx_shared_address(sm.a[warp][stage] + i * 8), a + (i64)k * kLoraGroup + i * 8,
-                            k + i / 2 < end);
-    }
+  // Elements `first` and `second` of a row or a column, those of them that are there.
+  HOPPER_FN uint pair_of(const T* first, const T* second, bool here, bool both) {
+    const uint low = here ? to_bits16(*first) : 0, high = both ? to_bits16(*second) : 0;
+    return low | high << 16;
   }
-  HOPPER_FN void load_x(Smem& sm, int warp, int lane, int stage, const T* x, const int (&rows)[4], int k,
-                        const LoraParams& p) {
-    UNROLL for (int j = 0; j < 4; j++) {
-      const int i = lane + 32 * j, at = k + i % 8 * 8;
-      T* place = sm.x[warp][stage] + i / 8 * kStride + i % 8 * 8;
-      const T* from = x + (i64)max(rows[j], 0) * p.x_stride + at;
-      if (p.aligned != 0) {
-        hopper_copy16_or_zero(ptx_shared_address(place), from, rows[j] >= 0 && at < p.k);
-      } else {
-#pragma unroll 1
-        for (int e = 0; e < 8; e++) place[e] = rows[j] >= 0 && at + e < p.k ? from[e] : to<T>(0.0f);
+  // The second operand of kSteps k16 from k on: elements (k, n) of A, which is stored as [K][16].
+  HOPPER_FN void load_a(uint (&b)[kSteps][4], const T* a, int k, int end) {
+    const int lane = (int)threadIdx.x & 31, n = lane >> 2, t = (lane & 3) * 2;
+    UNROLL for (int s = 0; s < kSteps; s++) {
+      UNROLL for (int i = 0; i < 4; i++) {
+        const int at = k + 16 * s + t + 8 * (i & 1);
+        const T* from = a + (i64)at * kLoraGroup + n + 8 * (i >> 1);
+        b[s][i] = pair_of(from, from + kLoraGroup, at < end, at + 1 < end);
       }
     }
+  }
+  // The first operand: rows `low` and `high` of x, null where there is none.
+  HOPPER_FN void load_x(uint (&a)[kSteps][4], const T* low, const T* high, int k, int end, bool aligned) {
+    const int t = ((int)threadIdx.x & 3) * 2;
+    UNROLL for (int s = 0; s < kSteps; s++) {
+      UNROLL for (int i = 0; i < 4; i++) {
+        const int at = k + 16 * s + t + 8 * (i >> 1);
+        const T* from = i & 1 ? high : low;
+        if (aligned) {
+          a[s][i] = from != nullptr && at < end ? __ldcg((const uint*)(from + at)) : 0;
+        } else {
+          a[s][i] = pair_of(from + at, from + at + 1, from != nullptr && at < end, from != nullptr && at + 1 < end);
+        }
+      }
+    }
+  }
+  // The row of x and t that is row i of the run; -1 if this call does not have it.
+  HOPPER_FN int row_of(const LoraParams& p, const LoraRunParams& run, const int* rows, int i) {
+    const int row = i < run.count ? rows[run.first + i] - p.first : -1;
+    return row < p.rows ? row : -1;
   }
   HOPPER_FN void run(const LoraParams& p, float* out, const T* x, const uchar* memory, const int* rows,
                      const LoraRunParams* runs) {
     __shared__ Smem sm;
+    ptx_grid_release();
     const int warp = (int)threadIdx.x >> 5, lane = (int)threadIdx.x & 31, group = (int)blockIdx.y * kLoraGroup;
     const int rank = (int)hopper_cluster_rank();
     const LoraRunParams run = runs[blockIdx.x / kHopperLoraCluster];
@@ -65,53 +77,35 @@ struct HopperLoraShrink {
     site.rank = 0;
     const uchar* slot = memory + run.slot * p.slot_bytes;
     if (run.slot >= 0) site = ((const LoraSiteParams*)slot)[p.site];
-    if (group >= site.rank) {  // the same in all threadgroups of a cluster
-      ptx_grid_wait();
-      ptx_grid_release();
-      return;
-    }
+    if (group >= site.rank) return ptx_grid_wait();  // the same in all threadgroups of a cluster
     const T* a = (const T*)(slot + site.a) + (i64)group * p.k;
     const int units = (p.k + kUnit - 1) / kUnit, each = (units + 32 - 1) / 32;
-    const int first = min((rank * kWarps + warp) * each, units), count = min(first + each, units) - first;
-    int own_rows[4];
-    UNROLL for (int j = 0; j < 4; j++) {
-      const int i = (lane + 32 * j) / 8;
-      const int row = i < run.count ? rows[run.first + i] - p.first : -1;
-      own_rows[j] = row >= 0 && row < p.rows ? row : -1;
+    const int first = min((rank * kWarps + warp) * each, units) * kUnit, end = min(first + each * kUnit, p.k);
+    // A is loaded before the preceding launch ends, x after it.
+    uint of_a[kSteps][4], of_x[kSteps][4];
+    load_a(of_a, a, first, end);
+    for (int k = first + 16 * kSteps + lane * 4; k < end; k += 128) {
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(a + (i64)k * kLoraGroup));
     }
-    // A is there before the preceding launch ends, x only then.
-    UNROLL for (int s = 0; s < kHopperLoraStages; s++) {
-      if (s < count) load_a(sm, warp, lane, s, a, (first + s) * kUnit, p.k);
-    }
+    const int low = row_of(p, run, rows, lane >> 2), high = row_of(p, run, rows, (lane >> 2) + 8);
+    const T* of_low = low >= 0 ? x + low * p.x_stride : nullptr;
+    const T* of_high = high >= 0 ? x + high * p.x_stride : nullptr;
+    const float scale = ((const float*)(slot + site.scales))[group + (threadIdx.x + rank * kOwn) % kLoraGroup];
     ptx_grid_wait();
-    ptx_grid_release();
-    UNROLL for (int s = 0; s < kHopperLoraStages; s++) {
-      if (s < count) load_x(sm, warp, lane, s, x, own_rows, (first + s) * kUnit, p);
-      copy_commit();
-    }
-    Acc16 acc;
-    acc_zero(acc);
+    float acc[2][4] = {};
 #pragma unroll 1
-    for (int s = 0; s < count; s++) {
-      copy_wait<kHopperLoraStages - 1>();
-      __syncwarp();
-      const int stage = s % kHopperLoraStages;
-      UNROLL for (int k = 0; k < kUnit; k += 16) {
-        FragA<T> left;
-        FragB<T> right;
-        frag_load_a(left, sm.x[warp][stage] + k, kStride, lane);
-        frag_load_b(right, sm.a[warp][stage] + k * kLoraGroup, kLoraGroup, lane);
-        acc_mma(acc, left, right);
+    for (int k = first; k < end; k += 16 * kSteps) {
+      if (k > first) load_a(of_a, a, k, end);
+      load_x(of_x, of_low, of_high, k, end, p.aligned != 0);
+      UNROLL for (int s = 0; s < kSteps; s++) {
+        if (k + 16 * s >= end) continue;
+        hopper_mma<T>(acc[0], of_x[s], of_a[s][0], of_a[s][1]);
+        hopper_mma<T>(acc[1], of_x[s], of_a[s][2], of_a[s][3]);
       }
-      __syncwarp();
-      if (s + kHopperLoraStages < count) {
-        load_a(sm, warp, lane, stage, a, (first + s + kHopperLoraStages) * kUnit, p.k);
-        load_x(sm, warp, lane, stage, x, own_rows, (first + s + kHopperLoraStages) * kUnit, p);
-      }
-      copy_commit();
     }
     UNROLL for (int i = 0; i < 8; i++) {
-      sm.parts[warp][acc_row(i, lane) * kLoraGroup + acc_col(i, lane)] = acc_get(acc, i);
+      const int row = (lane >> 2) + 8 * ((i >> 1) & 1), column = (lane & 3) * 2 + (i & 1) + 8 * (i >> 2);
+      sm.parts[warp][row * kLoraGroup + column] = acc[i >> 2][i & 3];
     }
     __syncthreads();
     for (int i = (int)threadIdx.x; i < kSums; i += kLoraThreads) {
@@ -119,7 +113,7 @@ struct HopperLoraShrink {
     }
     cluster_sync();
     if ((int)threadIdx.x < kOwn) {
-      const int i = rank * kOwn + (int)threadIdx.x, j = i % kLoraGroup, in_run = i / kLoraGroup;
+      const int i = rank * kOwn + (int)threadIdx.x, row = row_of(p, run, rows, i / kLoraGroup);
       float parts[kHopperLoraCluster];
       UNROLL for (int r = 0; r < kHopperLoraCluster; r++) {
         asm volatile("ld.shared::cluster.f32 %0, [%1];"
@@ -128,11 +122,7 @@ struct HopperLoraShrink {
       }
       float sum = parts[0];
       UNROLL for (int r = 1; r < kHopperLoraCluster; r++) sum += parts[r];
-      const int row = in_run < run.count ? rows[run.first + in_run] - p.first : -1;
-      if (row >= 0 && row < p.rows) {
-        const float scale = ((const float*)(slot + site.scales))[group + j];
-        out[(i64)row * p.t_stride + group + j] = sum * scale;
-      }
+      if (row >= 0) out[(i64)row * p.t_stride + group + i % kLoraGroup] = sum * scale;
     }
     cluster_sync();  // no threadgroup exits while another reads its sums
   }

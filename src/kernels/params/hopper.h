@@ -176,7 +176,13 @@ constexpr int hopper_latent_memory() {
          16 * (kHopperTile + 8) * 2 + 2048 + 512 + 1024 + 256;
 }
 enum { kHopperPrefillThreads = 384 };
-// Bytes of attention_prefill: barriers, four tiles each of K and V, the merged result of earlier splits, and alignment.
+// Tiles of K, and of V, in the ring of attention_prefill.
+constexpr int hopper_prefill_ring(int head_dim) {
+  return head_dim == 256 ? 2 : 4;
+}
+// Bytes of attention_prefill: barriers, the ring, q where it stays there, the merged result of earlier splits (at most
+// 128 columns for each of two warpgroups), and alignment.
 constexpr int hopper_prefill_memory(int head_dim) {
-  return 1024 + 8 * kHopperTile * head_dim * 2 + 128 * head_dim * 4 + 1024;
+  const int tile = kHopperTile * head_dim * 2, columns = head_dim == 256 ? 128 : head_dim;
+  return 1024 + 2 * hopper_prefill_ring(head_dim) * tile + (head_dim == 256 ? tile : 0) + 128 * columns * 4 + 1024;
 }

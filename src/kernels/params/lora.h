@@ -45,7 +45,6 @@ struct LoraParams {
 
 enum {
   kHopperLoraCluster = 8,  // threadgroups of the first product that share a run of rows
-  kHopperLoraStages = 2,
   kHopperLoraFinishThreads = 128
 };
 

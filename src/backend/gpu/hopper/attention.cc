@@ -29,8 +29,9 @@ int team_stages(int64_t teams, int head_dim, int multiprocessors) {
   return head_dim <= 128 && 2 * teams <= multiprocessors ? 12 : 6;
 }
 
-int prefill_groups(int tokens, int seqs, int heads, int kv_heads) {
+int prefill_groups(int tokens, int seqs, int heads, int kv_heads, int head_dim) {
   const int group = heads / kv_heads;
+  if (head_dim == 256) return (tokens / 64 + seqs) * heads;
   return group % 2 == 0 ? (tokens / 64 + seqs) * (heads / 2) : (tokens / 128 + seqs) * heads;
 }
 
@@ -199,8 +200,6 @@ bool attention(GpuBackend& gpu, const AttentionArgs& args, bool by_shape) {
   const int dim = static_cast<int>(args.kv.head_dim);
   HopperAttentionParams p = params_of(args);
   const Kinds kinds = kinds_of(cu, contexts, args.num_heads / args.kv.num_kv_heads, by_shape, table_positions);
-  if (kinds.many && dim == 256) return false;  // o of 64 rows would not fit the registers
-
   int64_t splits = grid_div(kinds.few_context, kHopperSplit);
   // Rows of a tile see the window and a few positions more.
   if (p.window > 0) splits = std::min<int64_t>(splits, (p.window + kAttentionRowTile) / kHopperSplit + 2);
@@ -213,10 +212,12 @@ bool attention(GpuBackend& gpu, const AttentionArgs& args, bool by_shape) {
     p.rows_to = INT32_MAX;
     const bool general = p.window > 0 || p.cap > 0 || p.has_sinks != 0;
     const KernelId kernel =
-        dim == 64 ? (general ? KernelId::kHopperAttentionPrefillGeneralD64 : KernelId::kHopperAttentionPrefillD64)
-                  : (general ? KernelId::kHopperAttentionPrefillGeneralD128 : KernelId::kHopperAttentionPrefillD128);
+        general ? by_head_dim(dim, KernelId::kHopperAttentionPrefillGeneralD64,
+                              KernelId::kHopperAttentionPrefillGeneralD128, KernelId::kHopperAttentionPrefillGeneralD256)
+                : by_head_dim(dim, KernelId::kHopperAttentionPrefillD64, KernelId::kHopperAttentionPrefillD128,
+                              KernelId::kHopperAttentionPrefillD256);
     launch(gpu, kernel, args, p, nullptr,
-           {static_cast<uint32_t>(prefill_groups(cu.back(), p.seqs, p.heads, p.kv_heads))}, kHopperPrefillThreads,
+           {static_cast<uint32_t>(prefill_groups(cu.back(), p.seqs, p.heads, p.kv_heads, dim))}, kHopperPrefillThreads,
            hopper_prefill_memory(dim));
   }
   return true;
