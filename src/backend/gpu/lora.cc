@@ -49,7 +49,8 @@ void GpuBackend::lora(const LoraArgs& args) {
   p.aligned = !look_up && args.x.cols % 8 == 0 && starts_on(args.x, 8) ? 1 : 0;
   p.cols = static_cast<int>(args.out.cols);
   const auto runs = static_cast<uint32_t>(args.rows.runs.size());
-  const bool whole = hopper_ && !look_up && args.memory.dtype != DType::kF32;  // all spans in one launch
+  // All spans in one launch.
+  const bool whole = hopper_ && !look_up && args.memory.dtype != DType::kF32 && args.x.cols % 16 == 0 && p.aligned != 0;
   if (args.products != LoraProducts::kSecond && whole) {
     launch({KernelId::kHopperLoraShrink, args.memory.dtype}, p,
            {args.t.data, args.x.data, args.memory.data, args.rows.rows.data(), args.rows.runs.data()},

@@ -305,19 +305,30 @@ struct HopperLinearTall {
 
   // ---- adapters ----
 
-  typedef HopperLoraAdd<T, 128> Adapters;
   // The column of the linear's output that a column of the tile is.
   HOPPER_FN auto output_column(const HopperLinearParams& p, const Place& at) {
     const bool gated = p.epilogue == kHopperGated;
     const int first = at.tile * (gated ? WB / 2 : WB), half_n = p.n / 2;
     return [=](int column) { return gated && column >= WB / 2 ? first + column - WB / 2 + half_n : first + column; };
   }
-  HOPPER_FN void finish_adapted(const float (&acc)[kSums], const float2 (&before)[kBefore], const HopperTallParams& p,
-                                const Place& at, void* out, const float* bias, T* sums, const HopperLoraMemory& m) {
+  HOPPER_FN void run_adapted(float (&acc)[kSums], const HopperTallParams& p, const Place& at, void* out,
+                             const float* bias, const float* residual, const HopperLoraMemory& m, uint base,
+                             unsigned char* ring, int stages) {
     const HopperLinearParams& l = p.linear;
+    T* sums = (T*)ring;
+    auto column = output_column(l, at);
+    HopperLoraTile<T, WB, decltype(column)> tile = {
+        p.lora, m, (HopperLoraRoom<T>*)(ring + kStages * kStage), at.row, end_of(l, at), column};
+    tile.prepare();
+    ptx_grid_wait();
+    tile.request_t();
+    float2 before[kBefore];
+    if (l.epilogue == kHopperResidual) load_residual(l, at, before, residual);
+    multiply(acc, p, base, stages);
     keep_sums(acc, l, at, bias, sums);
+    tile.await();
     sync_multipliers();
-    Adapters::add(p.lora, m, sums, kSumsStride, WB, at.row, end_of(l, at), output_column(l, at));
+    tile.add(sums, kSumsStride);
     sync_multipliers();
     if (l.epilogue == kHopperGated) return finish_gated(l, at, (T*)out, sums);
     finish_kept(before, l, at, out, sums);
@@ -359,18 +370,16 @@ struct HopperLinearTall {
     }
     float acc[kSums];
     UNROLL for (int i = 0; i < kSums; i++) acc[i] = 0.0f;
+    unsigned char* ring = shared + (base - start) + kRing;
+    if (p.lora.runs > 0) {
+      run_adapted(acc, p, at, out, bias, residual, adapters, base, ring, stages);
+      return sync_end();
+    }
     float2 before[kBefore];
-    const bool adapted = p.lora.runs > 0;
-    if (adapted) Adapters::prefetch(p.lora, adapters, WB, output_column(p.linear, at));
     ptx_grid_wait();
     if (p.linear.epilogue == kHopperResidual) load_residual(p.linear, at, before, residual);
     multiply(acc, p, base, stages);
-    T* sums = (T*)(shared + (base - start) + kRing);
-    if (adapted) {
-      finish_adapted(acc, before, p, at, out, bias, sums, adapters);
-    } else {
-      finish(acc, before, p.linear, at, out, bias, sums);
-    }
+    finish(acc, before, p.linear, at, out, bias, (T*)ring);
     sync_end();
   }
 };

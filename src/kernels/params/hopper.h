@@ -59,6 +59,8 @@ struct HopperLoraFinishParams {
   HopperLoraParams lora;
   i64 y_stride;
 };
+// Its shared memory without the rows of t: 64 rows of sums, and the parts of adapters.
+enum { kHopperLoraFinishMemory = 64 * 72 * 2 + kHopperLoraRoom };
 
 // Of wb rows of W and xb of x: 64s of k in a stage, and stages of a ring of 200 to 220 KB.
 constexpr int hopper_tall_deep(int xb) {

@@ -45,7 +45,8 @@ struct LoraParams {
 
 enum {
   kHopperLoraCluster = 8,  // threadgroups of the first product that share a run of rows
-  kHopperLoraFinishThreads = 128
+  kHopperLoraItems = 128,  // parts of a tile of the second product, one for each thread
+  kHopperLoraRoom = kHopperLoraItems * kLoraGroup * 8 + 32 * kLoraRows * 4  // bytes that they have in shared memory
 };
 
 // The second product, as a part of another kernel.
@@ -54,5 +55,7 @@ struct HopperLoraParams {
   int site;
   int first;  // the row of the step that is row 0
   int runs;   // 0: no adapters
+  int room;   // 1: the kernel has kHopperLoraRoom bytes for it
+  int staged_ranks;  // behind that, this many elements for each row of the tile; 0: none
   int unused;
 };

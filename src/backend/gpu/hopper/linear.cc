@@ -40,6 +40,16 @@ HopperLoraParams params_of(const LoraArgs* lora) {
   return p;
 }
 
+// Bytes of shared memory for the adapters' parts of a tile with so many rows, where there is room for them.
+int adapter_room(HopperLoraParams& p, int rows, const LoraArgs* lora, int memory) {
+  if (lora == nullptr || memory + kHopperLoraRoom > kHopperMostShared) return 0;
+  p.room = 1;
+  const i64 rows_of_t = rows * lora->rank * 4;
+  if (memory + kHopperLoraRoom + rows_of_t > kHopperMostShared) return kHopperLoraRoom;
+  p.staged_ranks = static_cast<int>(lora->rank);
+  return kHopperLoraRoom + static_cast<int>(rows_of_t);
+}
+
 // 16-bit activations, of which no more than so many rows, on the boundaries that the kernels' loads need.
 bool fits(const GpuBackend& gpu, const LinearProduct& product, int64_t most_rows) {
   const LinearArgs& args = product.args;
@@ -94,6 +104,7 @@ void run_tall(GpuBackend& gpu, const LinearProduct& product) {
   p.rows = plan.rows;
   p.layers = plan.layers;
   const LoraArgs none, &lora = args.lora != nullptr ? *args.lora : none;
+  const int memory = plan.dynamic_memory + adapter_room(p.lora, plan.rows, args.lora, plan.dynamic_memory);
   QUIRE_CHECK(map_operands(gpu, product, plan, p), "tall_serves() has mapped these operands");
   const int each = static_cast<int>(grid_div(plan.grid, plan.launches));
   for (; p.first_tile < plan.grid; p.first_tile += each) {
@@ -101,7 +112,7 @@ void run_tall(GpuBackend& gpu, const LinearProduct& product) {
                {args.out.data, args.bias, args.residual.data, lora.memory.data, lora.rows.rows.data(),
                 lora.rows.runs.data(), lora.t.data},
                {static_cast<uint32_t>(std::min(each, plan.grid - p.first_tile))}, kHopperTallThreads,
-               static_cast<uint32_t>(plan.dynamic_memory));
+               static_cast<uint32_t>(memory));
   }
 }
 
@@ -124,12 +135,16 @@ void finish_with_adapters(GpuBackend& gpu, const LinearProduct& product, const T
   HopperLoraFinishParams p = {};
   p.linear = params_of(product);
   p.lora = params_of(args.lora);
+  p.lora.room = 1;
+  const int64_t rows_of_t = std::min<int64_t>(sums.rows, 64) * lora.rank * 4;
+  if (rows_of_t <= kHopperLoraRoom) p.lora.staged_ranks = static_cast<int>(lora.rank);
   p.y_stride = sums.stride;
   gpu.launch({KernelId::kHopperLoraFinish, product.type}, p,
              {args.out.data, sums.data, args.bias, args.residual.data, lora.memory.data, lora.rows.rows.data(),
               lora.rows.runs.data(), lora.t.data},
              {grid_div(args.out.cols, args.gated != nullptr ? 32 : 64), grid_div(sums.rows, 64)},
-             kHopperLoraFinishThreads);
+             kHopperLoraItems,
+             static_cast<uint32_t>(kHopperLoraFinishMemory + (p.lora.staged_ranks > 0 ? rows_of_t : 0)));
 }
 
 namespace {
