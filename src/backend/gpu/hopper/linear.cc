@@ -72,7 +72,7 @@ Tensor normed_rows(GpuBackend& gpu, const LinearProduct& product) {
 HopperTallPlan tall_plan(const GpuBackend& gpu, const LinearProduct& product) {
   if (!fits(gpu, product, kHopperTallRows) || product.weight.dtype() != product.type) return {};
   if (reinterpret_cast<uintptr_t>(product.args.residual.data) % 8 != 0) return {};
-  return hopper_tall_plan(params_of(product), gpu.device().info().compute_units);
+  return hopper_tall_plan(params_of(product), gpu.device().info().compute_units, product.args.lora != nullptr);
 }
 
 // Describes W and x for the copy engine. False where the driver cannot.
