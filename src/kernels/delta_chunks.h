@@ -139,7 +139,7 @@ struct DeltaScores {
 
 template <typename T>
 struct DeltaChunks {
-  enum { kThreads = kDeltaThreads };
+  enum { kThreads = kDeltaThreads, kResident = 4 };
   // `room` holds one after the other: keys and queries of a block; weights [2][kDeltaTile] with, behind them, what the
   // tokens of a block wait for [16][kDeltaSumLd] and their weights for each other [16][kDeltaInnerLd]; at the end of a
   // chunk the low parts of the decayed values and a block of keys.
@@ -220,24 +220,42 @@ struct DeltaChunks {
     for (int l = begin + (int)c.tid; l < count; l += kThreads) decay[l] = sm.decay[l];
   }
 
-  // Weights of the tokens before the block's rows, or up to them: scores with the decay between the two tokens. Those
-  // within the block are also left as they are, if `inside` is not null.
-  static FN void weigh(CONSTANT const StateParams& p, Place at, Block b, DEVICE const float* scratch, int which,
-                       int thread, int threads, TGROUP Smem& sm, TGROUP float* inside) {
-    TGROUP T* to = weights(sm);
-    const int columns = b.before + kDeltaRows;
-    for (int e = thread; e < kDeltaRows * columns; e += threads) {
-      const int r = e / columns, l = e % columns, last = b.before + r - (which == 0 ? 1 : 0);
-      float w = 0.0f;
-      if (r >= b.begin && r < b.end && l <= last) {
-        DEVICE const float* scores = scratch + (at.tokens.first + b.t + r - b.begin) * p.scratch + p.scores;
-        w = q_exp(sm.decay[b.before + r] - sm.decay[l]) * scores[(at.key * 2 + which) * kDeltaChunk + l];
-      }
-      if (inside != 0 && l >= b.before) {
-        inside[r * kDeltaInnerLd + l - b.before] = w;
-      } else {
-        delta_split(w, to + r * kDeltaTokenLd + l, to + kDeltaTile + r * kDeltaTokenLd + l);
-      }
+  // The weights of tokens for the block's rows. A thread has column tid % 64 of every other row: their scores are loaded
+  // early, and those of queries wait in registers until the weights for the values have been read.
+  struct Weights {
+    float keys[8], queries[8];
+  };
+  static FN void load_scores(Ctx c, CONSTANT const StateParams& p, Place at, Block b, DEVICE const float* scratch,
+                             THREAD Weights& w) {
+    const int l = (int)c.tid % kDeltaChunk;
+    UNROLL for (int n = 0; n < 8; n++) {
+      const int r = 2 * n + (int)c.tid / kDeltaChunk;
+      w.keys[n] = w.queries[n] = 0.0f;
+      if (r < b.begin || r >= b.end || l > b.before + r) continue;
+      DEVICE const float* scores = scratch + (at.tokens.first + b.t + r - b.begin) * p.scratch + p.scores;
+      w.keys[n] = scores[at.key * 2 * kDeltaChunk + l];
+      w.queries[n] = scores[(at.key * 2 + 1) * kDeltaChunk + l];
+    }
+  }
+  // Scores times the decay between the two tokens.
+  static FN void weigh(Ctx c, Block b, TGROUP const Smem& sm, THREAD Weights& w) {
+    const int l = (int)c.tid % kDeltaChunk;
+    UNROLL for (int n = 0; n < 8; n++) {
+      const int r = 2 * n + (int)c.tid / kDeltaChunk;
+      const bool there = r >= b.begin && r < b.end && l <= b.before + r;
+      const float g = there ? q_exp(sm.decay[b.before + r] - sm.decay[l]) : 0.0f;
+      w.keys[n] = l < b.before + r ? g * w.keys[n] : 0.0f;
+      w.queries[n] = g * w.queries[n];
+    }
+  }
+  // As operands, for tokens before `end`; those of the block itself also as they are, if `inside` is not null.
+  static FN void store_weights(Ctx c, Block b, THREAD const float* w, int end, TGROUP Smem& sm, TGROUP float* inside) {
+    const int l = (int)c.tid % kDeltaChunk;
+    UNROLL for (int n = 0; n < 8; n++) {
+      const int r = 2 * n + (int)c.tid / kDeltaChunk;
+      TGROUP T* to = weights(sm) + r * kDeltaTokenLd + l;
+      if (l < end) delta_split(w[n], to, to + kDeltaTile);
+      if (inside != 0 && l >= b.before && l < b.before + kDeltaRows) inside[r * kDeltaInnerLd + l - b.before] = w[n];
     }
   }
 
@@ -300,6 +318,8 @@ struct DeltaChunks {
       const bool live = !asks && r >= b.begin && r < b.end;
       own[i] = live ? rows[r * p.scratch + p.own + at.head * p.matrix_cols + column] : 0.0f;
     }
+    Weights w;
+    load_scores(c, p, at, b, scratch, w);
     TG_BARRIER();
 
     Acc16 high, low;
@@ -314,8 +334,9 @@ struct DeltaChunks {
       frag_load_b_trans(s, sm.low + tile * 16 * kDeltaKeyLd + i, kDeltaKeyLd, c.lane);
       acc_mma(low, a, s);
     }
+    weigh(c, b, sm, w);
     TG_BARRIER();
-    weigh(p, at, b, scratch, 0, (int)c.tid, kThreads, sm, inner(sm));
+    store_weights(c, b, w.keys, b.before, sm, inner(sm));
     TG_BARRIER();
     const float top = q_exp(sm.decay[b.before + acc_row(0, c.lane)]);
     const float bottom = q_exp(sm.decay[b.before + acc_row(4, c.lane)]);
@@ -330,11 +351,8 @@ struct DeltaChunks {
       }
     }
     TG_BARRIER();
-    if (c.sg == 0) {
-      solve(sm, b, c.lane);
-    } else {
-      weigh(p, at, b, scratch, 1, (int)c.tid - 32, kThreads - 32, sm, 0);
-    }
+    store_weights(c, b, w.queries, b.before + kDeltaRows, sm, 0);
+    if (c.sg == 0) solve(sm, b, c.lane);
     TG_BARRIER();
     if (asks) {
       Acc16 y;

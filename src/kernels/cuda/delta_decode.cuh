@@ -115,7 +115,8 @@ struct HopperDeltaDecode {
     const float g = q_exp(sm.decays[j]);
     if (tid < kColumns) {
       float y = fma(-g, sm.read[0][tid], sm.inputs[2 * kRows + tid]) - sm.earlier[tid];
-      ROLLED for (int l = before; l < j; l++) y = fma(-sm.inner[l - before], to_f(sm.values[l * kDeltaKeyLd + tid]), y);
+#pragma unroll 4
+      for (int l = before; l < j; l++) y = fma(-sm.inner[l - before], to_f(sm.values[l * kDeltaKeyLd + tid]), y);
       sm.values[j * kDeltaKeyLd + tid] = to<T>(delta_bounded(sm.step * y, T()));
     }
     __syncthreads();
