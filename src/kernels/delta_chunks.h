@@ -220,8 +220,8 @@ struct DeltaChunks {
     for (int l = begin + (int)c.tid; l < count; l += kThreads) decay[l] = sm.decay[l];
   }
 
-  // The weights of tokens for the block's rows. A thread has column tid % 64 of every other row: their scores are loaded
-  // early, and those of queries wait in registers until the weights for the values have been read.
+  // The weights of tokens for the block's rows. A thread has column tid % 64 of every other row: their scores are
+  // loaded early, and those of queries wait in registers until the weights for the values have been read.
   struct Weights {
     float keys[8], queries[8];
   };
@@ -511,11 +511,17 @@ struct DeltaKeys {
   }
 };
 
-#define DELTA_KERNELS(types, T)                                                                                  \
-  KERNEL(delta_scores_##types, DeltaScores<T>, StateParams, float, const uchar, const int, const int, const int) \
-  KERNEL(delta_chunks_##types, DeltaChunks<T>, StateParams, uchar, const float, uchar, const int, const int,     \
-         const int, const int, const int)                                                                        \
-  KERNEL(delta_keys_##types, DeltaKeys<T>, StateParams, const uchar, const float, uchar, const int, const int,   \
-         const int, const int, const int)
-DELTA_KERNELS(f16, half)
-DELTA_KERNELS(bf16, bfloat)
+#define DELTA_SCORES(name, T) \
+  KERNEL(name, DeltaScores<T>, StateParams, float, const uchar, const int, const int, const int)
+#define DELTA_CHUNKS(name, T)                                                                                      \
+  KERNEL(name, DeltaChunks<T>, StateParams, uchar, const float, uchar, const int, const int, const int, const int, \
+         const int)
+#define DELTA_KEYS(name, T)                                                                                            \
+  KERNEL(name, DeltaKeys<T>, StateParams, const uchar, const float, uchar, const int, const int, const int, const int, \
+         const int)
+DELTA_SCORES(delta_scores_f16, half)
+DELTA_SCORES(delta_scores_bf16, bfloat)
+DELTA_CHUNKS(delta_chunks_f16, half)
+DELTA_CHUNKS(delta_chunks_bf16, bfloat)
+DELTA_KEYS(delta_keys_f16, half)
+DELTA_KEYS(delta_keys_bf16, bfloat)

@@ -465,7 +465,7 @@ inline std::vector<RecurrentCase> delta_chunk_cases() {
   };
   add(std::make_unique<GatedDeltaNet>(1, 2, 16, 32, 4, false, false, true), {150, 1, 64}, DType::kBF16);
   add(std::make_unique<GatedDeltaNet>(2, 4, 48, 64, 3, true, true, true), {70, 33}, DType::kF16);
-  add(std::make_unique<GatedDeltaNet>(1, 1, 128, 128, 4, false, false, true), {82, 5}, DType::kBF16);
+  add(std::make_unique<GatedDeltaNet>(1, 2, 128, 128, 4, false, false, true), {68, 5}, DType::kBF16);
   return cases;
 }
 
