@@ -250,14 +250,14 @@ struct HopperDeltaDecode {
       }
       if (t == 0) ptx_copy_wait<0>();
       __syncthreads();
-      if (tid < 32) Parts::unit_lengths(sm, tid);
-      if (tid == 32) sm.decays[j] = (j > 0 ? sm.decays[j - 1] : 0.0f) + sm.decay;
-      __syncthreads();
-      if (tid < kRows) {
-        sm.pair[tid] = sm.keys[j * kDeltaKeyLd + tid] = to<T>(sm.inputs[kRows + tid]);
-      } else if (tid < 2 * kRows) {
-        sm.pair[kDeltaKeyLd + tid - kRows] = to<T>(sm.inputs[tid - kRows]);
+      if (tid < 32) {
+        Parts::unit_lengths(sm, tid);
+        UNROLL for (int i = tid; i < kRows; i += 32) {  // the lane's own elements
+          sm.pair[i] = sm.keys[j * kDeltaKeyLd + i] = to<T>(sm.inputs[kRows + i]);
+          sm.pair[kDeltaKeyLd + i] = to<T>(sm.inputs[i]);
+        }
       }
+      if (tid == 32) sm.decays[j] = (j > 0 ? sm.decays[j - 1] : 0.0f) + sm.decay;
       __syncthreads();
       token(sm, j, tid, out + row * p.out_stride + at.head * kColumns);
       if (j == kDeltaChunk - 1) {
