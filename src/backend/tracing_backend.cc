@@ -101,6 +101,9 @@ class TracingBackend final : public Backend {
   std::string isa() const override { return inner_->isa(); }
   std::span<const DType> kv_dtypes() const override { return inner_->kv_dtypes(); }
   DType activation_dtype(DType model) const override { return inner_->activation_dtype(model); }
+  bool chunks_delta_net(int64_t dk, int64_t dv, DType activation) const override {
+    return inner_->chunks_delta_net(dk, dv, activation);
+  }
   bool host_memory() const override { return inner_->host_memory(); }
   bool packs(DType type) const override { return inner_->packs(type); }
   size_t memory_bytes() const override { return inner_->memory_bytes(); }

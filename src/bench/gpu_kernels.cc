@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cases of the GPU benchmark: linear, quantised linear, paged attention, ops on rows, and sampling.
+// The cases of the GPU benchmark: linear, quantised linear, paged attention, gated delta nets, ops on rows, and
+// sampling.
 #include "bench/gpu_kernels.h"
 
 #include <algorithm>
@@ -25,18 +26,24 @@ struct AttentionShape {
   int64_t heads, kv_heads, head_dim;
   int32_t sequences, queries, context;
 };
+struct DeltaShape {
+  int64_t key_heads, value_heads, dim;
+  int32_t sequences, tokens;  // tokens per sequence
+};
 struct Plan {
   std::vector<cases::LinearShape> shapes, quantised_shapes;
   std::vector<int64_t> rows, quantised_rows;
   std::vector<DType> quantised;
   std::vector<AttentionShape> attention;
+  std::vector<DeltaShape> delta;
   int64_t tokens = 0;  // rows of norm, rope and glu
   int64_t vocab = 0, sample_rows = 0;
   int64_t limit_bytes = 0;  // size of the copy
   int64_t limit_side = 0;   // M, N and K of the matrix product
 };
 
-// qkv, o, gate+up and down of Qwen3-8B. The plan of --quick is tiny: it shows on the emulator that everything runs.
+// qkv, o, gate+up and down of Qwen3-8B; the gated delta net of Qwen3.5-4B. The plan of --quick is tiny: it shows on the
+// emulator that everything runs.
 Plan usual_plan() {
   using enum DType;
   return {.shapes = {{6144, 4096}, {4096, 4096}, {24576, 4096}, {4096, 12288}},
@@ -50,6 +57,7 @@ Plan usual_plan() {
                         {"prefill", 32, 8, 128, 1, 8192, 8192},
                         {"prefill", 16, 8, 128, 1, 8192, 8192},
                         {"prefill", 16, 8, 128, 16, 512, 512}},
+          .delta = {{16, 32, 128, 1, 512}, {16, 32, 128, 16, 512}, {16, 32, 128, 1, 1}, {16, 32, 128, 64, 1}},
           .tokens = 4096,
           .vocab = 151936,
           .sample_rows = 256,
@@ -64,6 +72,7 @@ Plan quick_plan() {
           .quantised_rows = {1},
           .quantised = {DType::kQ8_0},
           .attention = {{"decode", 4, 2, 64, 2, 1, 70}, {"prefill", 4, 2, 64, 1, 40, 40}},
+          .delta = {{1, 2, 32, 1, 20}, {1, 2, 32, 2, 1}},
           .tokens = 4,
           .vocab = 1000,
           .sample_rows = 3,
@@ -85,14 +94,15 @@ Result<Plan> plan_of(const KernelOptions& o) {
     return o.ops.empty() || std::find(o.ops.begin(), o.ops.end(), op) != o.ops.end();
   };
   for (const std::string& op : o.ops) {
-    if (op != "linear" && op != "quantised" && op != "attention" && op != "rows" && op != "limits") {
+    if (op != "linear" && op != "quantised" && op != "attention" && op != "delta" && op != "rows" && op != "limits") {
       return invalid_argument("--ops has '" + op +
-                              "'; on a GPU choose from linear, quantised, attention, rows and limits");
+                              "'; on a GPU choose from linear, quantised, attention, delta, rows and limits");
     }
   }
   if (!wanted("linear")) out.shapes.clear();
   if (!wanted("quantised")) out.quantised.clear();
   if (!wanted("attention")) out.attention.clear();
+  if (!wanted("delta")) out.delta.clear();
   if (!wanted("rows")) out.tokens = 0;
   return out;
 }
@@ -110,6 +120,9 @@ class Runner {
         QUIRE_TRY(linear(type, shape, plan_.quantised_rows));
     }
     for (const AttentionShape& shape : plan_.attention) QUIRE_TRY(attention(shape));
+    for (const DeltaShape& shape : plan_.delta) {
+      for (const bool chunked : {false, true}) QUIRE_TRY(delta(shape, chunked));
+    }
     if (plan_.tokens > 0) QUIRE_TRY(rows());
     if (plan_.tokens > 0) QUIRE_TRY(sampling());
     return {};
@@ -119,6 +132,7 @@ class Runner {
   Status limits();
   Status linear(DType type, const cases::LinearShape& shape, const std::vector<int64_t>& rows);
   Status attention(const AttentionShape& shape);
+  Status delta(const DeltaShape& shape, bool chunked);
   Status rows();
   Status sampling();
   Status file(GpuFigure figure, size_t calls, const std::function<void(size_t)>& call, bool plain = false) {
@@ -287,6 +301,65 @@ Status Runner::attention(const AttentionShape& shape) {
   const int64_t positions = int64_t{shape.sequences} * shape.context;
   figure.bytes = 4.0 * static_cast<double>(positions * shape.kv_heads * shape.head_dim + tokens * cols);
   QUIRE_TRY(file(std::move(figure), 4, [&](size_t) { backend.attention(args); }));
+  rig_.release();
+  return {};
+}
+
+// A gated delta net token by token or in chunks: prompts from their beginnings, or one token in the middle of a chunk.
+Status Runner::delta(const DeltaShape& shape, bool chunked) {
+  constexpr size_t kLeastBytes = size_t{256} << 20;  // of states that calls use in turn: more than a cache holds
+  constexpr int64_t kKernel = 4;
+  const int64_t keys = shape.key_heads, heads = shape.value_heads, dim = shape.dim, sequences = shape.sequences;
+  const int64_t rows = sequences * shape.tokens, channels = (2 * keys + heads) * dim;
+  const DeltaChunkLayout layout(keys, heads, dim, dim, kKernel);
+  const int64_t state = chunked ? layout.bytes : gated_delta_net_state_bytes(keys, heads, dim, dim, kKernel);
+  const bool decode = shape.tokens == 1;
+  const auto turn = static_cast<size_t>(state * sequences);
+  const size_t turns = decode ? std::clamp<size_t>(std::min(kLeastBytes, 64 * turn) / turn, 1, 64) : 1;
+  QUIRE_ASSIGN(void* const pages, rig_.memory(turn * turns));
+  QUIRE_ASSIGN(const Tensor qkv, rig_.tensor(kType, rows, channels, 1));
+  QUIRE_ASSIGN(const Tensor gates, rig_.tensor(kType, rows, 2 * heads, 2));
+  QUIRE_ASSIGN(const Tensor weight, rig_.tensor(DType::kF32, channels, kKernel, 3));
+  QUIRE_ASSIGN(const Tensor out, rig_.tensor(kType, rows, heads * dim, 4));
+  const int32_t start = decode ? kStateChunk / 2 : 0;
+  const std::vector<float> decay(static_cast<size_t>(heads), -0.1f), dt_bias(static_cast<size_t>(heads));
+  std::vector<int32_t> cu = {0}, source, destination;
+  for (int32_t s = 0; s < shape.sequences; ++s) {
+    cu.push_back(cu.back() + shape.tokens);
+    source.push_back(decode ? s : -1);
+    destination.push_back(s);
+  }
+  const std::vector<int32_t> lengths(source.size(), start + shape.tokens);
+  Backend& backend = rig_.backend();
+  backend.begin_step();
+  GatedDeltaNetArgs args;
+  args.qkv = qkv;
+  args.a = gates.columns(0, heads);
+  args.b = gates.columns(heads, heads);
+  args.key_heads = keys;
+  args.value_heads = heads;
+  args.dk = args.dv = dim;
+  args.conv = {channels, kKernel, weight.f32(), nullptr};
+  args.decay = rig_.stage(decay).data();
+  args.dt_bias = rig_.stage(dt_bias).data();
+  args.sequences = {rig_.stage(cu), rig_.stage(source), rig_.stage(destination), {}, rig_.stage(lengths)};
+  args.out = out;
+  args.chunked = chunked;
+
+  GpuFigure figure;
+  figure.op = chunked ? "chunks" : "delta";
+  figure.type = name(kType);
+  figure.shape = std::to_string(keys) + "/" + std::to_string(heads) + "x" + std::to_string(dim) + " " +
+                 std::to_string(sequences) + "@" + std::to_string(start + shape.tokens);
+  figure.rows = rows;
+  figure.operations = 7.0 * static_cast<double>(rows * heads * dim * dim);  // token by token
+  // A token reads the state and writes it; in chunks it reads the matrices and, here, half of the rest.
+  const int64_t moved = !decode ? state : chunked ? (layout.bytes + layout.values) / 2 : 2 * state;
+  figure.bytes = static_cast<double>(moved * sequences + 2 * rows * (channels + heads * dim));
+  QUIRE_TRY(file(std::move(figure), std::max<size_t>(turns, 4), [&](size_t i) {
+    args.state = {static_cast<std::byte*>(pages) + i % turns * turn, state, sequences};
+    backend.gated_delta_net(args);
+  }));
   rig_.release();
   return {};
 }

@@ -38,7 +38,8 @@ struct GpuFigures {
   std::string to_text() const;
 };
 
-// Uses device, types, rows, shapes, ops (linear, quantised, attention, rows, limits), samples and quick of the options.
+// Uses device, types, rows, shapes, ops (linear, quantised, attention, delta, rows, limits), samples and quick of the
+// options.
 Result<GpuFigures> gpu_kernels(const KernelOptions& options, const KernelProgress& progress);
 
 }  // namespace quire::bench

@@ -16,6 +16,7 @@
 #include "kernels/compat/float_math.h"
 #include "kernels/norm_sum.h"
 #include "kernels/params/recurrent.h"
+#include "kernels/recurrent_parts.h"
 
 // The sequence that a row belongs to, which is the number of sequences that end at or before it. REQUIRES: all lanes of
 // a simdgroup call it; all get the result.
@@ -76,22 +77,6 @@ FN void conv_silu_group(THREAD const ConvWindow<T>& w, int first, int end, DEVIC
   }
 }
 
-// Elements whose type is a run-time parameter: there are few of them, and the recurrence is slow to compile, so it is
-// not a template over their type.
-FN float typed_load(DEVICE const uchar* p, i64 i, int type) {
-  if (type == kStateF32) return ((DEVICE const float*)p)[i];
-  return type == kStateF16 ? to_f(((DEVICE const half*)p)[i]) : to_f(((DEVICE const bfloat*)p)[i]);
-}
-FN void typed_store(DEVICE uchar* p, i64 i, int type, float v) {
-  if (type == kStateF32) {
-    ((DEVICE float*)p)[i] = v;
-  } else if (type == kStateF16) {
-    ((DEVICE half*)p)[i] = to<half>(v);
-  } else {
-    ((DEVICE bfloat*)p)[i] = to<bfloat>(v);
-  }
-}
-
 template <typename T>
 struct StatePrepare {
   enum { kThreads = kStatePrepareThreads };
@@ -118,7 +103,11 @@ struct StatePrepare {
       const int c = (int)lane + 32 * i;
       q[i] = (q[i] * q_inverse) * scale;
       k[i] = k[i] * k_inverse;
-      if (c < n) {
+      if (c >= n) continue;
+      if (p.chunked != 0) {  // the products of chunks take them as T
+        ((DEVICE T*)(to_row + p.right))[head * n + c] = to<T>(q[i]);
+        ((DEVICE T*)(to_row + p.left))[head * n + c] = to<T>(k[i]);
+      } else {
         to_row[p.right + head * n + c] = q[i];
         to_row[p.left + head * n + c] = k[i];
       }
@@ -141,7 +130,7 @@ struct StatePrepare {
         dt = dt > p.most ? p.most : dt;
         step[h] = dt;
       }
-      g[h] = q_exp(dt * decay[h]);
+      g[h] = p.chunked != 0 ? dt * decay[h] : q_exp(dt * decay[h]);
     }
   }
 
@@ -348,38 +337,19 @@ struct Recurrence {
     }
   }
 
-  // Writes the new tail of a channel: the newest inputs, preceded by what remains of the old tail if there are too few.
-  // Everything is read before the first write, which may be to the same page.
-  static FN void tail(CONSTANT const StateParams& p, StatePlace at, DEVICE const uchar* x, DEVICE const float* from,
-                      DEVICE float* into, bool has_tail, int channel) {
-    float v[kStateMostTaps - 1];
-    UNROLL for (int j = 0; j < kStateMostTaps - 1; j++) {
-      const int t = at.tokens - (p.taps - 1) + j;
-      v[j] = 0.0f;
-      if (j < p.taps - 1 && t >= 0) {
-        v[j] = typed_load(x, (at.first + t) * p.x_stride + channel, p.type);
-      } else if (j < p.taps - 1 && has_tail) {
-        v[j] = from[(i64)(p.taps - 1 + t) * p.channels + channel];
-      }
-    }
-    UNROLL for (int j = 0; j < kStateMostTaps - 1; j++) {
-      if (j < p.taps - 1) into[(i64)j * p.channels + channel] = v[j];
-    }
-  }
-
   // Each channel's tail is written by one thread: a head's own channels by the threadgroup of the columns, shared
   // channels by the first head that uses them.
   static FN void tails(Ctx c, CONSTANT const StateParams& p, StatePlace at, DEVICE const uchar* x,
                        DEVICE const float* from, DEVICE float* into, bool has_tail) {
     const int column = at.column + (int)c.tid;
     if (c.tid < kStateColumns && column < p.matrix_cols) {
-      tail(p, at, x, from, into, has_tail, p.own + at.head * p.matrix_cols + column);
+      state_tail(p, at.first, at.tokens, x, from, into, has_tail, p.own + at.head * p.matrix_cols + column);
     }
     const int first_head = p.tiled != 0 ? at.key : at.key * (p.heads / p.shared);
     if (at.column != 0 || at.head != first_head) return;
     for (int i = (int)c.tid; i < p.matrix_rows; i += kThreads) {
-      tail(p, at, x, from, into, has_tail, p.left + at.key * p.matrix_rows + i);
-      tail(p, at, x, from, into, has_tail, p.right + at.key * p.matrix_rows + i);
+      state_tail(p, at.first, at.tokens, x, from, into, has_tail, p.left + at.key * p.matrix_rows + i);
+      state_tail(p, at.first, at.tokens, x, from, into, has_tail, p.right + at.key * p.matrix_rows + i);
     }
   }
 

@@ -366,7 +366,9 @@ Result<ResolvedOptions> resolve_options(const Options& options, const model::Mod
   QUIRE_ASSIGN(out.draft, open_draft_model(options, speculation, files));
   out.engine.speculation = speculation.options;
   // All stages have the same groups of layers, so that they have the same pages.
-  QUIRE_ASSIGN(const model::DecoderConfig all_layers, model::share_of(files.config, {share.rank, share.ranks}));
+  QUIRE_ASSIGN(model::DecoderConfig all_layers, model::share_of(files.config, {share.rank, share.ranks}));
+  QUIRE_ASSIGN(const std::optional<DType> plain, model::parse_dtype(options.dtype));
+  model::choose_states(backend, model::activation_of(files, plain, backend), all_layers);
   QUIRE_ASSIGN(const model::DecoderConfig own, model::share_of(files.config, share));
   std::vector<kv::LayerCache> layers = model::cache_layers(all_layers);
   if (out.draft) {  // its layers come after those of the model

@@ -121,6 +121,8 @@ struct ModelFiles {
 Result<ModelFiles> open_model(const std::filesystem::path& path, const LoadOptions& options);
 // What each layer keeps per sequence.
 std::vector<kv::LayerCache> cache_layers(const DecoderConfig& config);
+// Asks the backend in which form it keeps recurrent states; cache_layers() depends on it.
+void choose_states(const Backend& backend, DType activation, DecoderConfig& config);
 // Loads the weights and packs them for the backend.
 Result<std::unique_ptr<Model>> load_model(const ModelFiles& files, const LoadOptions& options, Backend& backend);
 
@@ -135,5 +137,7 @@ Result<std::unique_ptr<Model>> load_layer_ahead(const ModelFiles& files, const L
 
 // The type that --dtype names, or nothing for auto; an Error lists the choices.
 Result<std::optional<DType>> parse_dtype(const std::string& text);
+// The type of activations on a backend, if --dtype is `dtype`.
+DType activation_of(const ModelFiles& files, std::optional<DType> dtype, const Backend& backend);
 
 }  // namespace quire::model

@@ -69,8 +69,15 @@ void check(const GatedDeltaNetArgs& args) {
   check_activation(args.a, rows, args.value_heads, args.out.dtype);
   check_activation(args.b, rows, args.value_heads, args.out.dtype);
   check_shape(args.out, rows, args.value_heads * args.dv);
+  if (!args.chunked) {
+    check_states(args.sequences, args.state, rows,
+                 gated_delta_net_state_bytes(args.key_heads, args.value_heads, args.dk, args.dv, args.conv.kernel));
+    return;
+  }
+  QUIRE_CHECK(fits_delta_chunks(args.dk, args.dv) && args.out.dtype != DType::kF32);
+  QUIRE_CHECK(args.sequences.lengths.size() == args.sequences.source.size() && args.state.page_stride % 16 == 0);
   check_states(args.sequences, args.state, rows,
-               gated_delta_net_state_bytes(args.key_heads, args.value_heads, args.dk, args.dv, args.conv.kernel));
+               DeltaChunkLayout(args.key_heads, args.value_heads, args.dk, args.dv, args.conv.kernel).bytes);
 }
 
 void check(const Mamba2Args& args) {

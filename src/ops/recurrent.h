@@ -16,6 +16,8 @@
 // are stored in slices of kStateSlice, each [rows][its columns], so that a slice is contiguous (the last may be
 // narrower).
 //
+// A state in chunks (GatedDeltaNetArgs::chunked) is what DeltaChunkLayout says instead.
+//
 // The convolution is causal and depthwise over the last `kernel` inputs x[t-kernel+1 .. t] of a channel, with zeros
 // for positions before the sequence:
 //   c = bias (or +0); for j = 0 .. kernel-1: c = fma(weight[channel][j], x[t-kernel+1+j], c)
@@ -36,6 +38,9 @@ namespace quire {
 constexpr int64_t kMaxStateDim = 256;  // dk and dv of a gated delta net; state size and head size of Mamba-2
 constexpr int64_t kMaxConvKernel = 8;
 constexpr int64_t kStateSlice = 64;
+constexpr int64_t kStateChunk = 64;           // tokens of a chunk
+constexpr int64_t kStateChunkColumns = 32;    // columns of a matrix that are stored together
+constexpr int64_t kMostStateChunkRows = 128;  // dk of a gated delta net in chunks
 
 // The states of one layer: page p begins at pages + p * page_stride.
 struct StateLayer {
@@ -50,6 +55,8 @@ struct StateSequences {
   std::span<const int32_t> source;                // [seqs]
   std::span<const int32_t> destination;           // [seqs]
   std::span<const int32_t> row_destination = {};  // [tokens], or empty: no states but the last are written
+  std::span<const int32_t> lengths =
+      {};  // [seqs]: the sequence's tokens after the step; only read for states in chunks
 };
 
 // A causal depthwise convolution: its weights, and the size of the tail of inputs that the state keeps.
@@ -83,9 +90,20 @@ struct GatedDeltaNetArgs {
   const float* dt_bias = nullptr;  // [value_heads]
   StateLayer state;                // conv tail, then [value_heads] matrices [dk][dv]
   StateSequences sequences;
-  Tensor out;          // [tokens, value_heads*dv]; must not overlap qkv
-  bool tiled = false;  // the value heads of a key head are key_heads apart, as in GGUF files
+  Tensor out;            // [tokens, value_heads*dv]; must not overlap qkv
+  bool tiled = false;    // the value heads of a key head are key_heads apart, as in GGUF files
+  bool chunked = false;  // as follows; only if Backend::chunks_delta_net() says so
 };
+// The same recurrence in chunks, for which 64 tokens are a few small matrix products. A chunk is 64 absolute positions.
+// The state keeps S at the chunk's beginning and, for each token l since, its key k[l], its value u[l] (the d of above)
+// and c[l], the sum of decay[h] * softplus(...) over the chunk's tokens up to l. With T the type of qkv, q, k and u
+// rounded to T, and w(j, l) = exp(c[j] - c[l]):
+//   u[j] = beta[j] (v[j] - exp(c[j]) k[j] S - sum_{l<j} w(j, l) (k[j] k[l]) u[l])
+//   out[j] = exp(c[j]) q[j] S + sum_{l<=j} w(j, l) (q[j] k[l]) u[l]
+//   S after the chunk = exp(c[63]) S + sum_l w(63, l) k[l] u[l], rounded to the sum of two numbers of type T
+// Sums are chains over blocks of 16, ascending; within a token's own block of 16 positions those of u are fma chains.
+// So the bits depend on positions alone, and a token reads S but does not write it, unless it ends a chunk.
+
 void check(const GatedDeltaNetArgs& args);
 
 // Mamba-2 (Dao and Gu, "Transformers are SSMs", 2024). With c the convolution of xbc: x, B, C = parts of silu(c). For
@@ -127,6 +145,23 @@ constexpr int64_t gated_delta_net_state_bytes(int64_t key_heads, int64_t value_h
                                               int64_t kernel) {
   const int64_t channels = 2 * key_heads * dk + value_heads * dv;
   return 4 * (channels * (kernel - 1) + value_heads * dk * dv);
+}
+// Where a state in chunks keeps what, in bytes. The convolution's tail is as above; then S, for each head and each 32
+// columns as [2][32][dk] of type T, the rounded numbers and what they lack; u as [value_heads][64][dv] and k as
+// [key_heads][64][dk] of type T; and c as [value_heads][dv/32][64] floats. Tokens of a chunk that are not there yet are
+// undefined.
+struct DeltaChunkLayout {
+  constexpr DeltaChunkLayout(int64_t key_heads, int64_t value_heads, int64_t dk, int64_t dv, int64_t kernel)
+      : state(4 * (2 * key_heads * dk + value_heads * dv) * (kernel - 1)),
+        values(state + 4 * value_heads * dk * dv),
+        keys(values + 2 * kStateChunk * value_heads * dv),
+        decays(keys + 2 * kStateChunk * key_heads * dk),
+        bytes(decays + 4 * kStateChunk * value_heads * (dv / kStateChunkColumns)) {}
+  int64_t state, values, keys, decays, bytes;
+};
+// Whether chunks have a layout for these sizes.
+constexpr bool fits_delta_chunks(int64_t dk, int64_t dv) {
+  return dk % 16 == 0 && dk <= kMostStateChunkRows && dv % kStateChunkColumns == 0;
 }
 constexpr int64_t mamba2_state_bytes(int64_t heads, int64_t head_dim, int64_t groups, int64_t state_size,
                                      int64_t kernel) {

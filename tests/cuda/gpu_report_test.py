@@ -170,7 +170,7 @@ def check_flags():
     args = gpu.parse(["--shapes", "qwen3-8b,gpt-oss-20b", "--loads", "batch", "--tokenizer", "A", "--tokenizer", "gpt-oss-20b=B"])
     assert args.shapes == ["Qwen3-8B", "gpt-oss-20b"] and args.loads == ["batch"]
     assert args.tokenizers == {"": "A", "gpt-oss-20b": "B"} and args.only == gpu.PARTS
-    for wrong in (["--shapes", "nothing"], ["--only", "nothing"], ["--loads", "nothing"], ["--invariant"]):
+    for wrong in (["--shapes", "nothing"], ["--only", "nothing"], ["--loads", "nothing"], ["--servers", "vllm"], ["--servers", "nothing"]):
         with contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(SystemExit):
             gpu.parse(wrong)
             raise AssertionError(wrong)

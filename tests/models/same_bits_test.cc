@@ -197,6 +197,39 @@ INSTANTIATE_TEST_SUITE_P(Families, SharedPrefixes,
                          ::testing::Values("llama", "gemma3", "gemma4", "gpt-oss", "deepseek-v3", "qwen3.5",
                                            "qwen3-next", "granite-hybrid", "nemotron-h", "lfm2"));
 
+// States in chunks, which GPUs keep for some sizes: requests that end within and behind a chunk of 64 positions, steps that
+// begin anywhere in one, checkpoints, and drafts that are taken back.
+TEST(StatesInChunks, ChangeNoBitWhereverAStepEnds) {
+  std::mt19937 rng(12);
+  llm::Options options = dummy_options("qwen3.5");
+  if (options.device == "cpu") options.device = "emulator";
+  options.dtype = "bfloat16";
+  options.max_model_len = "200";
+  options.hf_overrides = options.device == "emulator"
+                             ? R"({"linear_key_head_dim": 32, "linear_value_head_dim": 32})"
+                             : R"({"linear_key_head_dim": 128, "linear_value_head_dim": 128})";
+  std::vector<int32_t> shared(150);
+  for (int32_t& token : shared) token = static_cast<int32_t>(rng() % 500);
+  std::vector<engine::Request> requests;
+  for (const size_t length : {150, 63, 100, 131}) {
+    std::vector<int32_t> prompt(shared.begin(), shared.begin() + static_cast<ptrdiff_t>(length));
+    requests.push_back(greedy_request(std::move(prompt), 8));
+  }
+  const auto engine = make_engine(with_room(with(options, {})));
+  ASSERT_NE(engine, nullptr);
+  EXPECT_TRUE(engine->model().config().gdn.chunked);
+  const std::vector<Trace> truth = alone(options, requests);
+  for (const Circumstances& c :
+       {Circumstances{.batched_tokens = 17}, Circumstances{.batched_tokens = 70, .prefix_caching = true, .stagger = 9}}) {
+    expect_same(options, requests, truth, c, rng);
+  }
+  options.speculative_config = R"({"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1})";
+  const auto drafting = make_engine(with_room(with(options, {.prefix_caching = true})));
+  ASSERT_NE(drafting, nullptr);
+  const std::vector<Trace> traces = run(*drafting, requests);
+  for (size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(traces[i].tokens, truth[i].tokens) << "request " << i;
+}
+
 // A property of the CPU backend beyond the contract: ISA levels without special matrix instructions give the same bits.
 bool is_common_arithmetic(const std::string& isa) {
   return isa == "portable" || isa == "avx2" || isa == "avx512";

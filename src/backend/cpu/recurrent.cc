@@ -101,6 +101,7 @@ void CpuBackend::recurrent(const Args& args, const Tensor& x, int64_t groups, in
 
 void CpuBackend::gated_delta_net(const GatedDeltaNetArgs& args) {
   check(args);
+  QUIRE_CHECK(!args.chunked);
   check_indices(args.sequences, args.state, args.qkv.rows);
   check_f32(args.out);
   recurrent(args, args.qkv, args.key_heads, args.value_heads / args.key_heads * slices_of(args.dv),

@@ -21,7 +21,7 @@ namespace {
 
 constexpr uint32_t kLanes = 32;
 constexpr uint32_t kMaxThreads = 1024;
-constexpr size_t kThreadgroupBytes = 32768;
+constexpr size_t kThreadgroupBytes = 128 << 10;  // kernels for all GPUs have 32 KB at most (compat/host.h)
 constexpr size_t kCanaryBytes = 256;
 constexpr unsigned char kPoison = 0xff;  // NaN in every float type
 constexpr unsigned char kCanary = 0xa5;

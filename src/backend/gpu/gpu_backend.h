@@ -56,6 +56,7 @@ class GpuBackend final : public Backend {
   std::string isa() const override;
   std::span<const DType> kv_dtypes() const override;
   DType activation_dtype(DType model) const override;
+  bool chunks_delta_net(int64_t dk, int64_t dv, DType activation) const override;
   bool packs(DType) const override { return true; }
   bool host_memory() const override { return false; }
   size_t memory_bytes() const override;

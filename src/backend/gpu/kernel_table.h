@@ -69,6 +69,9 @@
   X(GatedDeltaNetR256One, "gated_delta_net_r256_one", kNoType, StateParams)    \
   X(Mamba2R128One, "mamba2_r128_one", kNoType, StateParams)                    \
   X(Mamba2R256One, "mamba2_r256_one", kNoType, StateParams)                    \
+  X(DeltaScores, "delta_scores_#", k16Bits, StateParams)                       \
+  X(DeltaChunks, "delta_chunks_#", k16Bits, StateParams)                       \
+  X(DeltaKeys, "delta_keys_#", k16Bits, StateParams)                           \
   X(ShortConv, "short_conv_#", kAnyType, ShortConvParams)                      \
   X(SampleLogprobChunks, "sample_logprob_chunks", kNoType, SampleParams)       \
   X(SampleLogprobRows, "sample_logprob_rows", kNoType, SampleParams)           \
@@ -137,6 +140,7 @@
   X(HopperAttentionLatent, "hopper_attention_latent_#", kHopper16Bits, HopperAttentionParams)                         \
   X(HopperGatedDeltaNetC128, "hopper_gated_delta_net_#_c128", kHopper16Bits, StateParams)                             \
   X(HopperMamba2C64, "hopper_mamba2_#_c64", kHopper16Bits, StateParams)                                               \
+  X(HopperDeltaDecode, "hopper_delta_decode_#", kHopper16Bits, StateParams)                                           \
   X(HopperDecodeStepD64, "hopper_decode_step_#_d64", kHopper16Bits, DecodeStepParams)                                 \
   X(HopperDecodeStepD128, "hopper_decode_step_#_d128", kHopper16Bits, DecodeStepParams)                               \
   X(HopperStageStep, "hopper_stage_step", kHopperNoType, StageStepParams)

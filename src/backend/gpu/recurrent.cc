@@ -4,6 +4,7 @@
 
 #include "backend/gpu/gpu_backend.h"
 #include "backend/gpu/grid_math.h"
+#include "base/math.h"
 #include "kernels/params/recurrent.h"
 
 namespace quire::gpu {
@@ -62,6 +63,11 @@ bool is_decode(const StateParams& p) {
   return p.rows <= p.seqs;
 }
 
+// A counter for each sequence and for what its heads share.
+void* arrivals_of(GpuBackend& gpu, const StateParams& p) {
+  return gpu.scratch().arrivals.grow(static_cast<size_t>(p.seqs * p.shared) * sizeof(int32_t));
+}
+
 // Everything in one launch, where Hopper's kernel for decode serves these sizes.
 bool run_at_once(GpuBackend& gpu, const StateParams& p, const StateOperands& o, const StateKernels& kernels) {
   const int columns = kernels.hopper_columns;
@@ -70,13 +76,12 @@ bool run_at_once(GpuBackend& gpu, const StateParams& p, const StateOperands& o, 
       !on_16_bytes(o.state.pages) || !on_16_bytes(o.conv.weight)) {
     return false;
   }
-  // A counter for each sequence and for what its heads share.
-  void* arrivals = gpu.scratch().arrivals.grow(static_cast<size_t>(p.seqs * p.shared) * sizeof(int32_t));
-  gpu.launch({kernels.hopper, o.x.dtype}, p,
-             {o.out.data, o.x.data, o.a, o.b, o.conv.weight, o.conv.bias, o.decay, o.dt_bias, o.skip, o.state.pages,
-              o.sequences.cu_seqlens_q.data(), o.sequences.source.data(), o.sequences.destination.data(), arrivals},
-             {static_cast<uint32_t>(p.seqs * p.heads)}, static_cast<uint32_t>(4 * columns),
-             static_cast<uint32_t>(hopper_state_memory(columns)));
+  gpu.launch(
+      {kernels.hopper, o.x.dtype}, p,
+      {o.out.data, o.x.data, o.a, o.b, o.conv.weight, o.conv.bias, o.decay, o.dt_bias, o.skip, o.state.pages,
+       o.sequences.cu_seqlens_q.data(), o.sequences.source.data(), o.sequences.destination.data(), arrivals_of(gpu, p)},
+      {static_cast<uint32_t>(p.seqs * p.heads)}, static_cast<uint32_t>(4 * columns),
+      static_cast<uint32_t>(hopper_state_memory(columns)));
   return true;
 }
 
@@ -99,7 +104,68 @@ void run_states(GpuBackend& gpu, const StateParams& p, const StateOperands& o, c
              recurrence_grid(p), kStateThreads);
 }
 
+// Decode of states in chunks in one launch, where Hopper's kernel serves these sizes.
+bool run_chunks_at_once(GpuBackend& gpu, const StateParams& p, const StateOperands& o) {
+  if (!gpu.hopper() || !is_decode(p) || p.keeps_rows != 0 || p.matrix_rows != kHopperStateRows ||
+      p.matrix_cols != kHopperStateRows || p.taps != 4 || !on_16_bytes(o.conv.weight)) {
+    return false;
+  }
+  const StateSequences& s = o.sequences;
+  gpu.launch({KernelId::kHopperDeltaDecode, o.x.dtype}, p,
+             {o.out.data, o.x.data, o.a, o.b, o.conv.weight, o.conv.bias, o.decay, o.dt_bias, o.state.pages,
+              s.cu_seqlens_q.data(), s.lengths.data(), s.source.data(), s.destination.data(), arrivals_of(gpu, p)},
+             {static_cast<uint32_t>(p.seqs * p.heads)}, kHopperDeltaThreads, kHopperDeltaMemory);
+  return true;
+}
+
+// Four launches over chunks of 64 positions (kernels/delta_chunks.h), or one.
+void run_chunks(GpuBackend& gpu, const StateParams& p, const StateOperands& o) {
+  if (p.seqs == 0 || run_chunks_at_once(gpu, p, o)) return;
+  const StateSequences& s = o.sequences;
+  const auto floats = static_cast<size_t>(std::max<int64_t>(p.rows, 1) * p.scratch);
+  void* scratch = gpu.scratch().recurrent.grow(floats * sizeof(float));
+  const auto type = o.x.dtype;
+  if (p.rows > 0) {
+    gpu.launch({KernelId::kStatePrepare, type}, p,
+               {scratch, o.x.data, o.a, o.b, o.conv.weight, o.conv.bias, o.decay, o.dt_bias, o.state.pages,
+                s.cu_seqlens_q.data(), s.source.data()},
+               prepare_grid(p), kStatePrepareThreads);
+    // A sequence has at most two blocks that are not full.
+    const int64_t blocks = std::min<int64_t>(p.rows / kDeltaRows + 2 * int64_t{p.seqs}, p.rows);
+    gpu.launch({KernelId::kDeltaScores, type}, p,
+               {scratch, o.state.pages, s.cu_seqlens_q.data(), s.lengths.data(), s.source.data()},
+               {static_cast<uint32_t>(blocks * p.shared)}, kDeltaThreads);
+  }
+  gpu.launch({KernelId::kDeltaChunks, type}, p,
+             {o.out.data, scratch, o.state.pages, s.cu_seqlens_q.data(), s.lengths.data(), s.source.data(),
+              s.destination.data(), s.row_destination.data()},
+             recurrence_grid(p), kDeltaThreads);
+  gpu.launch({KernelId::kDeltaKeys, type}, p,
+             {o.x.data, scratch, o.state.pages, s.cu_seqlens_q.data(), s.lengths.data(), s.source.data(),
+              s.destination.data(), s.row_destination.data()},
+             {static_cast<uint32_t>(p.seqs * p.shared)}, kDeltaThreads);
+}
+
+// What chunks need besides.
+void complete_chunks(StateParams& p, const GatedDeltaNetArgs& args) {
+  const DeltaChunkLayout layout(args.key_heads, args.value_heads, args.dk, args.dv, args.conv.kernel);
+  p.chunked = 1;
+  p.chunk_state = layout.state;
+  p.chunk_values = layout.values;
+  p.chunk_keys = layout.keys;
+  p.chunk_decays = layout.decays;
+  p.scores = round_up(p.scratch, 4);  // rows on 16 bytes
+  p.scratch = p.scores + int64_t{p.pairs} * 2 * kDeltaChunk;
+}
+
 }  // namespace
+
+// The kernels of chunks serve every GPU, but without Hopper's kernel for decode their four launches cost a step of few
+// sequences more than chunks save. The emulator has them for the tests.
+bool GpuBackend::chunks_delta_net(int64_t dk, int64_t dv, DType activation) const {
+  return fits_delta_chunks(dk, dv) && activation != DType::kF32 &&
+         (hopper_ ? dk == kHopperStateRows && dv == kHopperStateRows : device_->info().api == Api::kEmulator);
+}
 
 void GpuBackend::gated_delta_net(const GatedDeltaNetArgs& args) {
   check(args);
@@ -116,10 +182,12 @@ void GpuBackend::gated_delta_net(const GatedDeltaNetArgs& args) {
   p.a_stride = args.a.stride;
   p.b_stride = args.b.stride;
   complete(p, args.qkv, args.out, args.conv, args.state, args.sequences);
-  run_states(*this, p,
-             {args.out, args.qkv, args.a.data, args.b.data, args.conv, args.decay, args.dt_bias, nullptr, args.state,
-              args.sequences},
-             kDeltaKernels);
+  const StateOperands operands = {args.out,   args.qkv,     args.a.data, args.b.data, args.conv,
+                                  args.decay, args.dt_bias, nullptr,     args.state,  args.sequences};
+  if (!args.chunked) return run_states(*this, p, operands, kDeltaKernels);
+  QUIRE_CHECK(on_16_bytes(args.state.pages));
+  complete_chunks(p, args);
+  run_chunks(*this, p, operands);
 }
 
 void GpuBackend::mamba2(const Mamba2Args& args) {

@@ -36,10 +36,11 @@ struct Spans {
       cu.push_back(cu.back() + static_cast<int32_t>(c.end - c.begin));
       source.push_back(c.source);
       destination.push_back(c.destination);
+      lengths.push_back(static_cast<int32_t>(c.end));
     }
     rows = cases::row_destinations(chunks);
   }
-  std::vector<int32_t> cu = {0}, source, destination, rows;
+  std::vector<int32_t> cu = {0}, source, destination, lengths, rows;
 };
 
 // Outputs of all tokens and the state after each, of one sequence from its beginning, token by token.
@@ -57,7 +58,7 @@ class Pages {
         truth_(truth),
         type_(type),
         // Hopper's kernel for decode needs states on 16 bytes.
-        stride_(layer.state_floats + (layer.state_floats % 4 == 0 ? 4 : 3)),
+        stride_(layer.page_floats() + (layer.page_floats() % 4 == 0 ? 4 : 3)),
         host_(static_cast<size_t>(count * stride_), std::nanf("")) {
     pages_ = device.put(host_);
     place_ = [this](const std::vector<float>& values) -> const float* {
@@ -80,7 +81,8 @@ class Pages {
                 {{device_.put(s.cu), s.cu.size()},
                  {device_.put(s.source), s.source.size()},
                  {device_.put(s.destination), s.destination.size()},
-                 {s.rows.empty() ? nullptr : device_.put(s.rows), s.rows.size()}},
+                 {s.rows.empty() ? nullptr : device_.put(s.rows), s.rows.size()},
+                 {device_.put(s.lengths), s.lengths.size()}},
                 out});
     const std::vector<uint8_t> all = device_.rows_of(out);
     std::vector<std::vector<uint8_t>> rows;
@@ -90,8 +92,8 @@ class Pages {
   }
 
   std::vector<float> page(int32_t index) {
-    const auto bytes = device_.get(pages_ + index * stride_, static_cast<size_t>(layer_.state_floats) * 4);
-    std::vector<float> out(static_cast<size_t>(layer_.state_floats));
+    const auto bytes = device_.get(pages_ + index * stride_, static_cast<size_t>(layer_.page_floats()) * 4);
+    std::vector<float> out(static_cast<size_t>(layer_.page_floats()));
     if (!out.empty()) std::memcpy(out.data(), bytes.data(), bytes.size());
     return out;
   }
@@ -106,11 +108,9 @@ class Pages {
         ASSERT_EQ(rows[row], trail.outputs[static_cast<size_t>(t)])
             << layer_.name << ", " << what << ": sequence " << c.sequence << " token " << t;
       }
-      const std::vector<float>& state = trail.states[static_cast<size_t>(c.end)];
-      std::copy(state.begin(), state.end(), host_.begin() + c.destination * stride_);
+      want(c.destination, trail, c.end);
       for (size_t t = 0; t + 1 < c.rows.size(); ++t) {
-        const std::vector<float>& before = trail.states[static_cast<size_t>(c.begin) + t + 1];
-        std::copy(before.begin(), before.end(), host_.begin() + c.rows[t] * stride_);
+        if (c.rows[t] >= 0) want(c.rows[t], trail, c.begin + static_cast<int64_t>(t) + 1);
       }
     }
     const std::vector<uint8_t> bytes = device_.get(pages_, host_.size() * sizeof(float));
@@ -122,6 +122,15 @@ class Pages {
   }
 
  private:
+  // A page has the state after so many tokens; what a state leaves undefined may be anything.
+  void want(int32_t page, const Trail& trail, int64_t tokens) {
+    float* to = host_.data() + page * stride_;
+    const std::vector<float>& state = trail.states[static_cast<size_t>(tokens)];
+    const std::vector<float> now = layer_.chunked() ? this->page(page) : state;
+    std::copy(now.begin(), now.end(), to);
+    for (const auto& [begin, end] : layer_.defined(tokens)) std::copy(&state[0] + begin, &state[0] + end, to + begin);
+  }
+
   TestDevice& device_;
   const RecurrentLayer& layer_;
   const Truth& truth_;
@@ -136,7 +145,7 @@ class Pages {
 Trail gpu_trail(const RecurrentLayer& layer, const Truth& truth, DType type, size_t sequence) {
   Pages pages(test_device(), layer, truth, type, 1);
   Trail trail;
-  trail.states.emplace_back(static_cast<size_t>(layer.state_floats));
+  trail.states.emplace_back(static_cast<size_t>(layer.page_floats()));
   for (int64_t t = 0; t < truth.length(sequence); ++t) {
     trail.outputs.push_back(pages.step({{sequence, t, t + 1, t == 0 ? -1 : 0, 0}}).front());
     trail.states.push_back(pages.page(0));
@@ -155,7 +164,30 @@ void expect_near(std::span<const float> got, std::span<const float> want, DType 
   }
 }
 
-void check_layer(const RecurrentLayer& layer, const std::vector<int64_t>& lengths, DType type) {
+// Chunks round q, k and values to the type of activations, so their outputs are compared with the textbook.
+void expect_near_textbook(const RecurrentLayer& layer, const Truth& truth, const std::vector<Trail>& trails,
+                          DType type) {
+  double largest = 0, error = 0, squares = 0, all = 0;
+  for (size_t s = 0; s < trails.size(); ++s) {
+    const std::vector<double> want = layer.exact(truth.sequences[s].in);
+    for (size_t t = 0; t < trails[s].outputs.size(); ++t) {
+      const std::vector<float> got = floats_of(trails[s].outputs[t], type);
+      for (size_t i = 0; i < got.size(); ++i) {
+        const double exact = want[t * got.size() + i], off = double{got[i]} - exact;
+        largest = std::max(largest, std::fabs(exact));
+        error = std::max(error, std::fabs(off));
+        squares += off * off;
+        all += exact * exact;
+      }
+    }
+  }
+  EXPECT_LE(error, 2 * largest * rounding(type)) << layer.name;
+  EXPECT_LE(std::sqrt(squares / all), rounding(type)) << layer.name;
+}
+
+// `steps` random steps of at most `most` tokens a sequence, besides those with drafts.
+void check_layer(const RecurrentLayer& layer, const std::vector<int64_t>& lengths, DType type, int steps = 12,
+                 uint32_t most = 14) {
   const Truth truth(layer, lengths, type);
   const std::string what = name(type);
   const size_t count = lengths.size();
@@ -163,7 +195,7 @@ void check_layer(const RecurrentLayer& layer, const std::vector<int64_t>& length
   for (size_t s = 0; s < count; ++s) {
     trails.push_back(gpu_trail(layer, truth, type, s));
     const Truth::Sequence& oracle = truth.sequences[s];
-    for (size_t t = 0; t < trails[s].outputs.size(); ++t) {
+    for (size_t t = 0; t < trails[s].outputs.size() && !layer.chunked(); ++t) {
       const std::string at =
           layer.name + ", " + what + ", sequence " + std::to_string(s) + " token " + std::to_string(t);
       const auto cols = static_cast<size_t>(layer.out_cols);
@@ -172,6 +204,7 @@ void check_layer(const RecurrentLayer& layer, const std::vector<int64_t>& length
       ASSERT_NO_FATAL_FAILURE(expect_near(trails[s].states[t + 1], oracle.states[t + 1], DType::kF32, at + ", state"));
     }
   }
+  if (layer.chunked()) expect_near_textbook(layer, truth, trails, type);
   for (const int order : {0, 1}) {
     Pages pages(test_device(order), layer, truth, type, 4);
     std::vector<Chunk> chunks;
@@ -180,12 +213,12 @@ void check_layer(const RecurrentLayer& layer, const std::vector<int64_t>& length
   }
   Pages pages(test_device(), layer, truth, type, 12);
   int step = 0;
-  for (const std::vector<Chunk>& chunks : cases::random_steps(lengths, 12, 14)) {
+  for (const std::vector<Chunk>& chunks : cases::random_steps(lengths, steps, most)) {
     ASSERT_NO_FATAL_FAILURE(pages.expect(chunks, trails, what + ", random step " + std::to_string(step++)));
   }
   Pages kept(test_device(), layer, truth, type, 18);
   step = 0;
-  for (const std::vector<Chunk>& chunks : cases::draft_steps(lengths, 12)) {
+  for (const std::vector<Chunk>& chunks : cases::draft_steps(lengths, steps)) {
     ASSERT_NO_FATAL_FAILURE(kept.expect(chunks, trails, what + ", step with drafts " + std::to_string(step++)));
   }
 }
@@ -196,6 +229,12 @@ TEST(GpuRecurrentOps, HaveTheSameBitsInAnyChunksAndAreNearTheOracle) {
     std::vector<int64_t> lengths = c.lengths;
     for (int64_t& length : lengths) length = std::min<int64_t>(length, 20);  // the emulator is slow
     ASSERT_NO_FATAL_FAILURE(check_layer(*c.layer, lengths, *c.gpu));
+  }
+}
+
+TEST(GpuRecurrentOps, HaveTheSameBitsInChunksForAnyCut) {
+  for (const RecurrentCase& c : cases::delta_chunk_cases()) {
+    ASSERT_NO_FATAL_FAILURE(check_layer(*c.layer, c.lengths, *c.gpu, 30, 40));
   }
 }
 

@@ -12,6 +12,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/backend.h"
@@ -62,6 +63,11 @@ class RecurrentLayer {
   virtual void step(float* state, const float* in, float* out) const = 0;
   virtual std::vector<double> exact(const std::vector<float>& in) const = 0;
 
+  // A state in chunks has another layout, of which only these floats are defined after so many tokens.
+  virtual bool chunked() const { return false; }
+  virtual int64_t page_floats() const { return state_floats; }
+  virtual std::vector<std::pair<int64_t, int64_t>> defined(int64_t /*tokens*/) const { return {{0, state_floats}}; }
+
   const std::string name;
   const int64_t in_cols, out_cols, state_floats;
 
@@ -105,10 +111,10 @@ class RecurrentLayer {
 class GatedDeltaNet final : public RecurrentLayer {
  public:
   GatedDeltaNet(int64_t key_heads, int64_t value_heads, int64_t dk, int64_t dv, int64_t kernel, bool bias,
-                bool tiled = false)
-      : RecurrentLayer("gated delta net " + std::to_string(key_heads) + "/" + std::to_string(value_heads) +
-                           (tiled ? " tiled heads, " : " heads, ") + std::to_string(dk) + "x" + std::to_string(dv) +
-                           ", kernel " + std::to_string(kernel),
+                bool tiled = false, bool chunked = false)
+      : RecurrentLayer((chunked ? "gated delta net in chunks " : "gated delta net ") + std::to_string(key_heads) + "/" +
+                           std::to_string(value_heads) + (tiled ? " tiled heads, " : " heads, ") + std::to_string(dk) +
+                           "x" + std::to_string(dv) + ", kernel " + std::to_string(kernel),
                        2 * key_heads * dk + value_heads * dv, kernel, bias,
                        2 * key_heads * dk + value_heads * dv + 2 * value_heads, value_heads * dv,
                        value_heads * dk * dv),
@@ -117,6 +123,7 @@ class GatedDeltaNet final : public RecurrentLayer {
         dk_(dk),
         dv_(dv),
         tiled_(tiled),
+        chunked_(chunked),
         decay_(random_floats(value_heads, 13)),
         dt_bias_(random_floats(value_heads, 14, 4.0f)) {
     for (float& x : decay_) x = -std::fabs(x) * 0.5f;
@@ -137,7 +144,27 @@ class GatedDeltaNet final : public RecurrentLayer {
                              .state = step.state,
                              .sequences = step.sequences,
                              .out = step.out,
-                             .tiled = tiled_});
+                             .tiled = tiled_,
+                             .chunked = chunked_});
+  }
+
+  bool chunked() const override { return chunked_; }
+  int64_t page_floats() const override { return chunked_ ? layout().bytes / 4 : state_floats; }
+  std::vector<std::pair<int64_t, int64_t>> defined(int64_t tokens) const override {
+    if (!chunked_) return RecurrentLayer::defined(tokens);
+    const DeltaChunkLayout at = layout();
+    const int64_t kept = tokens % kStateChunk;
+    std::vector<std::pair<int64_t, int64_t>> out = {{0, at.values / 4}};
+    const auto add = [&](int64_t bytes, int64_t count, int64_t each) {  // `each` floats per token
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t begin = bytes / 4 + i * kStateChunk * each;
+        out.emplace_back(begin, begin + kept * each);
+      }
+    };
+    add(at.values, hv_, dv_ / 2);
+    add(at.keys, hk_, dk_ / 2);
+    add(at.decays, hv_ * (dv_ / kStateChunkColumns), 1);
+    return out;
   }
 
   int64_t key_head_of(int64_t h) const { return tiled_ ? h % hk_ : h / (hv_ / hk_); }
@@ -216,8 +243,10 @@ class GatedDeltaNet final : public RecurrentLayer {
   }
 
  private:
+  DeltaChunkLayout layout() const { return {hk_, hv_, dk_, dv_, conv_.kernel}; }
+
   int64_t hk_, hv_, dk_, dv_;
-  bool tiled_;
+  bool tiled_, chunked_;
   std::vector<float> decay_, dt_bias_;
 };
 
@@ -425,6 +454,18 @@ inline std::vector<RecurrentCase> recurrent_cases() {
   add(std::make_unique<ShortConv>(300, 3, false), {5, 1, 66}, DType::kBF16);
   add(std::make_unique<ShortConv>(512, 4, true), {40, 6});
   add(std::make_unique<ShortConv>(33, 8, true), {3, 12}, DType::kF16);
+  return cases;
+}
+
+// Gated delta nets in chunks, for backends that have them: sequences that end within and behind the first chunks.
+inline std::vector<RecurrentCase> delta_chunk_cases() {
+  std::vector<RecurrentCase> cases;
+  const auto add = [&](std::unique_ptr<RecurrentLayer> layer, std::vector<int64_t> lengths, DType gpu) {
+    cases.push_back({std::move(layer), std::move(lengths), gpu});
+  };
+  add(std::make_unique<GatedDeltaNet>(1, 2, 16, 32, 4, false, false, true), {150, 1, 64}, DType::kBF16);
+  add(std::make_unique<GatedDeltaNet>(2, 4, 48, 64, 3, true, true, true), {70, 33}, DType::kF16);
+  add(std::make_unique<GatedDeltaNet>(1, 2, 128, 128, 4, false, false, true), {68, 5}, DType::kBF16);
   return cases;
 }
 

@@ -35,6 +35,10 @@ HOPPER_FN void hopper_ldmatrix_trans(uint* r, uint address) {
 HOPPER_FN void hopper_copy16(uint to, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
+// To the L2 cache. REQUIRES: `from` on 16 bytes, and a multiple of 16 bytes.
+HOPPER_FN void hopper_prefetch_bulk(const void* from, uint bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
 // A cache policy for what is read once, such as weights: it leaves the L2 cache first. Otherwise the weights of a layer
 // would drive out everything else there, and the instructions of each small kernel would come from memory every time.
 HOPPER_FN unsigned long long hopper_read_once() {

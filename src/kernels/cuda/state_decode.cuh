@@ -13,13 +13,9 @@
 // Grid: (seqs * heads), 4 * C threads. REQUIRES: matrices of 128 rows and C columns, four taps, states on 16 bytes.
 #pragma once
 
-#include "kernels/cuda/hopper.cuh"
-#include "kernels/norm_sum.h"
+#include "kernels/cuda/state_common.cuh"
 #include "kernels/params/recurrent.h"
 
-HOPPER_FN void hopper_prefetch_bulk(const void* from, uint bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
 // From shared memory; hopper_stored_bulk() waits until the stores have been made.
 HOPPER_FN void hopper_store_bulk(void* to, uint from, uint bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\ncp.async.bulk.commit_group;" ::"l"(to),
@@ -32,6 +28,7 @@ HOPPER_FN void hopper_stored_bulk() {
 
 template <typename T, int C, bool Delta>
 struct HopperStateDecode {
+  typedef HopperStateParts<C> Parts;
   enum {
     kRows = kHopperStateRows,
     kThreads = 4 * C,
@@ -49,52 +46,9 @@ struct HopperStateDecode {
   };
   static_assert(sizeof(Smem) <= hopper_state_memory(C), "as the host counts");
 
-  struct Place {
-    int sequence, head, key;
-    int first, tokens;
-    int source, destination;
-  };
-  HOPPER_FN Place place(const StateParams& p, const int* cu_seqlens, const int* source, const int* destination) {
-    Place at;
-    at.sequence = (int)blockIdx.x / p.heads;
-    at.head = (int)blockIdx.x % p.heads;
-    at.key = p.tiled != 0 ? at.head % p.shared : at.head / (p.heads / p.shared);
-    at.first = cu_seqlens[at.sequence];
-    at.tokens = cu_seqlens[at.sequence + 1] - at.first;
-    at.source = source[at.sequence];
-    at.destination = destination[at.sequence];
-    return at;
-  }
-  // The channel of input i.
-  HOPPER_FN int channel(const StateParams& p, const Place& at, int i) {
-    if (i < kRows) return p.right + at.key * kRows + i;
-    return i < 2 * kRows ? p.left + at.key * kRows + i - kRows : p.own + at.head * C + i - 2 * kRows;
-  }
-
   // Element `row` of this thread's column in shared memory; columns stand in slices of 64.
   HOPPER_FN float& element(Smem& sm, int row, int column) {
     return sm.state[(column >> 6) * (kRows * 64) + row * 64 + (column & 63)];
-  }
-
-  // Unit lengths of q and k, q times 1 / sqrt(rows), and q * k, by one warp.
-  HOPPER_FN void unit_lengths(Smem& sm, int lane) {
-    float q[4], k[4];
-    UNROLL for (int i = 0; i < 4; i++) {
-      q[i] = sm.inputs[lane + 32 * i];
-      k[i] = sm.inputs[kRows + lane + 32 * i];
-    }
-    const float qq = simd_sum(norm_fold(q[0] * q[0], q[1] * q[1], q[2] * q[2], q[3] * q[3], 0, 0, 0, 0));
-    const float kk = simd_sum(norm_fold(k[0] * k[0], k[1] * k[1], k[2] * k[2], k[3] * k[3], 0, 0, 0, 0));
-    const float q_inverse = 1.0f / sqrt(qq + 1e-6f), k_inverse = 1.0f / sqrt(kk + 1e-6f);
-    const float scale = 1.0f / sqrt((float)kRows);
-    UNROLL for (int i = 0; i < 4; i++) {
-      q[i] = (q[i] * q_inverse) * scale;
-      k[i] = k[i] * k_inverse;
-      sm.inputs[lane + 32 * i] = q[i];
-      sm.inputs[kRows + lane + 32 * i] = k[i];
-    }
-    const float cross = simd_sum(norm_fold(q[0] * k[0], q[1] * k[1], q[2] * k[2], q[3] * k[3], 0, 0, 0, 0));
-    if (lane == 0) sm.cross = cross;
   }
 
   HOPPER_FN void gates(const StateParams& p, Smem& sm, float a, float b, float decay, float dt_bias) {
@@ -181,7 +135,7 @@ struct HopperStateDecode {
     Smem& sm = *(Smem*)state_memory;
     ptx_grid_release();
     const int tid = (int)threadIdx.x, part = tid / C, column = tid % C;
-    const Place at = place(p, cu_seqlens, source, destination);
+    const typename Parts::Place at = Parts::place(p, (int)blockIdx.x, cu_seqlens, source, destination);
     if (at.tokens == 0 && at.source == at.destination) {
       ptx_grid_wait();
       return;
@@ -202,7 +156,7 @@ struct HopperStateDecode {
     UNROLL for (int n = 0; n < kMine; n++) {
       const int i = tid + n * kThreads;
       if (i >= kChannels) continue;
-      const int c = channel(p, at, i);
+      const int c = Parts::channel(p, at, i);
       taps[n] = ((const float4*)weight)[c];
       biases[n] = p.biased != 0 ? bias[c] : 0.0f;
     }
@@ -219,7 +173,7 @@ struct HopperStateDecode {
     UNROLL for (int n = 0; n < kMine; n++) {
       const int i = tid + n * kThreads;
       UNROLL for (int j = 0; j < 3; j++) {
-        window[n][j + 1] = has_state && i < kChannels ? from[j * p.channels + channel(p, at, i)] : 0.0f;
+        window[n][j + 1] = has_state && i < kChannels ? from[j * p.channels + Parts::channel(p, at, i)] : 0.0f;
       }
     }
 #pragma unroll 1
@@ -229,7 +183,7 @@ struct HopperStateDecode {
         const int i = tid + n * kThreads;
         if (i >= kChannels) continue;
         UNROLL for (int j = 0; j < 3; j++) window[n][j] = window[n][j + 1];
-        window[n][3] = to_f(x[row * p.x_stride + channel(p, at, i)]);
+        window[n][3] = to_f(x[row * p.x_stride + Parts::channel(p, at, i)]);
         float sum = fma(taps[n].x, window[n][0], biases[n]);
         sum = fma(taps[n].y, window[n][1], sum);
         sum = fma(taps[n].z, window[n][2], sum);
@@ -241,7 +195,7 @@ struct HopperStateDecode {
         gates(p, sm, to_f(a[row * p.a_stride + at.head]), beta, decay, dt_bias);
       }
       __syncthreads();
-      if (Delta && tid < 32) unit_lengths(sm, tid);
+      if (Delta && tid < 32) Parts::unit_lengths(sm, tid);
       if (t == 0 && has_state) hopper_barrier_wait(landed, 0);
       if (Delta) __syncthreads();
       const float y = Delta ? delta(sm, part, column) : ssd(sm, part, column, skip);
@@ -268,7 +222,7 @@ struct HopperStateDecode {
     UNROLL for (int n = 0; n < kMine; n++) {
       const int i = tid + n * kThreads;
       if (i >= kChannels || (i < 2 * kRows && !sm.last)) continue;
-      UNROLL for (int j = 0; j < 3; j++) into[j * p.channels + channel(p, at, i)] = window[n][j + 1];
+      UNROLL for (int j = 0; j < 3; j++) into[j * p.channels + Parts::channel(p, at, i)] = window[n][j + 1];
     }
     if (tid == 0) hopper_stored_bulk();
   }

@@ -11,8 +11,18 @@ enum {
   kStateBlock = 8,             // tokens whose inputs are in threadgroup memory at a time
   kStateThreads = 128,         // four threads per column
   kStateMostTaps = 8,          // of a convolution (kMaxConvKernel of ops/recurrent.h)
-  kShortConvThreads = 128,     // one channel each
-  kShortConvBlock = 8          // successive tokens per thread; at least as many as the convolution's tail has rows
+  kDeltaChunk = 64,      // tokens between two states of a gated delta net in chunks (kStateChunk of ops/recurrent.h)
+  kDeltaRows = 16,       // tokens of a chunk that are computed together
+  kDeltaColumns = 32,    // columns of a state's matrix per threadgroup
+  kDeltaMostRows = 128,  // rows of such a matrix
+  kDeltaThreads = 128,
+  kDeltaKeyLd = kDeltaMostRows + 8,  // elements from row to row in threadgroup memory: no bank conflicts
+  kDeltaTokenLd = kDeltaChunk + 8,
+  kDeltaTile = kDeltaRows * kDeltaTokenLd,  // a matrix of weights
+  kDeltaSumLd = kDeltaColumns + 4,
+  kDeltaInnerLd = kDeltaRows + 1,
+  kShortConvThreads = 128,  // one channel each
+  kShortConvBlock = 8       // successive tokens per thread; at least as many as the convolution's tail has rows
 };
 
 // kernels/cuda/state_decode.cuh: rows of a matrix, and the shared memory for one of so many columns.
@@ -20,6 +30,9 @@ enum { kHopperStateRows = 128 };
 constexpr int hopper_state_memory(int columns) {
   return 4 * (kHopperStateRows * columns + 2 * kHopperStateRows + 9 * columns) + 128;
 }
+
+// kernels/cuda/delta_decode.cuh.
+enum { kHopperDeltaThreads = 512, kHopperDeltaMemory = 110 << 10 };
 
 enum { kStateF32 = 0, kStateF16 = 1, kStateBF16 = 2 };
 
@@ -44,6 +57,11 @@ struct StateParams {
   int blocks;            // blocks of columns per head
   int keeps_rows;        // 1: there are row destinations
   float least, most;     // range of Mamba-2's dt
+  // A gated delta net in chunks (kernels/delta_chunks.h). Scratch then has q and k as the type of x, logarithms of
+  // decays, no q * k, and behind the rest the products of keys and queries with keys [pairs][2][64].
+  int chunked;
+  i64 scores;                                               // floats from the start of a row of scratch
+  i64 chunk_state, chunk_values, chunk_keys, chunk_decays;  // bytes from the start of a page
 };
 
 // Grid: (channels / kShortConvThreads rounded up, seqs, parts).

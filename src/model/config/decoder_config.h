@@ -125,6 +125,7 @@ struct GatedDeltaNetConfig {
   int64_t kernel = 0;
   bool by_key_head = false;        // the rows of the projections are grouped by key head (Qwen3-Next)
   bool tiled_value_heads = false;  // GGUF: value head v of the file belongs to key head v % key_heads
+  bool chunked = false;            // states are kept in chunks; choose_states() asks the backend
 };
 
 struct Mamba2Config {

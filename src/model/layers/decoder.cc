@@ -72,6 +72,7 @@ DecoderModel::DecoderModel(DecoderConfig config, DecoderWeights weights, Decoder
       target_(target) {
   QUIRE_CHECK((ranks_.stage != nullptr || !config_.share.split()) &&
               (ranks_.model != nullptr || config_.share.stages == 1));
+  choose_states(backend_, activation_, config_);
   if (adapters_.sites != nullptr) lora_ = std::make_unique<LoraState>(*adapters_.sites);
   // A layer ahead has its target's head, but no adapters.
   for_each_weight(weights_, [&](auto& weight) {

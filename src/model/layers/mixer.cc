@@ -19,6 +19,10 @@ const MixerKind& mixer_kind(Mixer mixer) {
   return *kKinds[static_cast<size_t>(mixer)];
 }
 
+void choose_states(const Backend& backend, DType activation, DecoderConfig& config) {
+  config.gdn.chunked = config.gdn.dk > 0 && backend.chunks_delta_net(config.gdn.dk, config.gdn.dv, activation);
+}
+
 std::vector<kv::LayerCache> cache_layers(const DecoderConfig& config) {
   std::vector<kv::LayerCache> out;
   for (const LayerConfig& layer : config.per_layer) {

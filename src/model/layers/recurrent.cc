@@ -88,10 +88,10 @@ void keep_rows(Floats& values, int64_t columns, const std::vector<int32_t>& rows
   if (!values.empty()) values = take_rows(values.host(), columns, rows);
 }
 
-kv::LayerCache state_of(int64_t floats) {
+kv::LayerCache state_of(int64_t bytes) {
   kv::LayerCache out;
   out.kind = kv::CacheKind::kState;
-  out.state_bytes = floats * static_cast<int64_t>(sizeof(float));
+  out.state_bytes = bytes;
   return out;
 }
 
@@ -268,7 +268,8 @@ CausalConv conv_of(const RecurrentWeights& weights, int64_t channels, int64_t ke
 
 StateSequences state_sequences(const DecoderModel& model, const LayerContext& layer) {
   const StagedGroup& pages = model.group(layer);
-  return {model.step().cu_seqlens_q, pages.state_source, pages.state_destination, pages.state_rows};
+  const StagedBatch& step = model.step();
+  return {step.cu_seqlens_q, pages.state_source, pages.state_destination, pages.state_rows, step.context_lens};
 }
 
 bool run_gated_delta_net(DecoderModel& model, const LayerContext& layer, const LayerInput& input,
@@ -293,6 +294,7 @@ bool run_gated_delta_net(DecoderModel& model, const LayerContext& layer, const L
   args.sequences = state_sequences(model, layer);
   args.out = s.out;
   args.tiled = c.tiled_value_heads;
+  args.chunked = c.chunked;
   model.backend().gated_delta_net(args);
   const float eps = model.config().norm_eps;
   model.backend().gated_rms_norm({s.out, z, weights.norm.data(), c.dv, c.dv, eps, false, s.out});
@@ -356,24 +358,28 @@ bool run_short_conv(DecoderModel& model, const LayerContext& layer, const LayerI
 const MixerKind kGatedDeltaNetMixer = {
     [](const DecoderConfig& config, const LayerConfig&) {
       const GatedDeltaNetConfig& c = config.gdn;
-      return state_of(GdnColumns(c).qkv * (c.kernel - 1) + c.value_heads * c.dk * c.dv);
+      if (c.chunked) return state_of(DeltaChunkLayout(c.key_heads, c.value_heads, c.dk, c.dv, c.kernel).bytes);
+      return state_of(gated_delta_net_state_bytes(c.key_heads, c.value_heads, c.dk, c.dv, c.kernel));
     },
     load_gated_delta_net, reserve, run_gated_delta_net,
     [](const DecoderConfig& config) {
-      return GdnColumns(config.gdn).qkv + config.gdn.key_heads + 2 * config.gdn.value_heads;
+      const GatedDeltaNetConfig& c = config.gdn;
+      const int64_t scores = c.chunked ? 2 * kStateChunk * c.key_heads + 3 : 0;  // and up to 3 for their alignment
+      return GdnColumns(c).qkv + c.key_heads + 2 * c.value_heads + scores;
     }};
 
 const MixerKind kMamba2Mixer = {
     [](const DecoderConfig& config, const LayerConfig&) {
       const Mamba2Config& c = config.mamba2;
-      return state_of(Mamba2Columns(c).xbc * (c.kernel - 1) + c.heads * c.head_dim * c.state_size);
+      return state_of(mamba2_state_bytes(c.heads, c.head_dim, c.groups, c.state_size, c.kernel));
     },
     load_mamba2, reserve, run_mamba2,
     [](const DecoderConfig& config) { return Mamba2Columns(config.mamba2).xbc + 2 * config.mamba2.heads; }};
 
-const MixerKind kShortConvMixer = {[](const DecoderConfig& config, const LayerConfig&) {
-                                     return state_of(short_conv_channels(config) * (config.short_conv.kernel - 1));
-                                   },
-                                   load_short_conv, reserve, run_short_conv};
+const MixerKind kShortConvMixer = {
+    [](const DecoderConfig& config, const LayerConfig&) {
+      return state_of(short_conv_state_bytes(short_conv_channels(config), config.short_conv.kernel));
+    },
+    load_short_conv, reserve, run_short_conv};
 
 }  // namespace quire::model

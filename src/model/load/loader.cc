@@ -60,7 +60,7 @@ Loader::Loader(const ModelFiles& files, const LoadOptions& options, std::optiona
                DecoderConfig own)
     : files_(files), options_(options), dtype_(dtype), backend_(backend), own_(std::move(own)) {
   pack_.quantise_activations = dtype != DType::kF32;
-  pack_.activation = backend.activation_dtype(dtype.value_or(files.quantised ? DType::kBF16 : files.config.dtype));
+  pack_.activation = activation_of(files, dtype, backend);
   total_ = files.source->is_dummy() ? 0 : files.source->total_bytes();
   for (std::string& tensor : files.source->names()) names_.insert(std::move(tensor));
 }

@@ -238,6 +238,10 @@ Result<std::optional<DType>> parse_dtype(const std::string& text) {
   return invalid_argument("--dtype is '" + text + "'; choose auto, float32, float16 or bfloat16");
 }
 
+DType activation_of(const ModelFiles& files, std::optional<DType> dtype, const Backend& backend) {
+  return backend.activation_dtype(dtype.value_or(files.quantised ? DType::kBF16 : files.config.dtype));
+}
+
 Result<ModelFiles> open_model(const fs::path& path, const LoadOptions& options) {
   ModelFiles out;
   if (options.dummy) {
