@@ -77,9 +77,37 @@ FN void conv_silu_group(THREAD const ConvWindow<T>& w, int first, int end, DEVIC
   }
 }
 
+// The same with four taps for kStateRows rows of a sequence, of which `w` is the first: weights are loaded once for all
+// of them, and each input once.
+template <typename T, int kCount>
+struct ConvRows {
+  float of[kStateRows][kCount];
+  FN void load(THREAD const ConvWindow<T>& w, int first, int end, DEVICE const float* weight, DEVICE const float* bias,
+               int biased) {
+    UNROLL for (int i = 0; i < kCount; i++) {
+      const int channel = min(first + 32 * i, end - 1);
+      float x[kStateRows + 3], y[4];
+      UNROLL for (int j = 0; j < 4; j++) y[j] = weight[(i64)channel * 4 + j];
+      UNROLL for (int j = 0; j < kStateRows + 3; j++) {
+        if (w.token + j >= 3) {
+          x[j] = to_f(w.x[channel + (j - 3) * w.x_stride]);
+        } else {
+          x[j] = w.has_tail ? w.tail[(i64)(w.token + j) * w.channels + channel] : 0.0f;
+        }
+      }
+      const float start = biased != 0 ? bias[channel] : 0.0f;
+      UNROLL for (int r = 0; r < kStateRows; r++) {
+        float sum = start;
+        UNROLL for (int j = 0; j < 4; j++) sum = fma(y[j], x[r + j], sum);
+        of[r][i] = first + 32 * i < end ? q_silu(sum) : 0.0f;
+      }
+    }
+  }
+};
+
 template <typename T>
 struct StatePrepare {
-  enum { kThreads = kStatePrepareThreads };
+  enum { kThreads = kStatePrepareThreads, kResident = 3 };
   typedef NoSmem Smem;
 
   // q and k of a key head: both normalised to unit length, q then times 1 / sqrt(dk), and their product q * k.
@@ -96,6 +124,11 @@ struct StatePrepare {
         UNROLL for (int j = 0; j < 4; j++) q[i + j] = k[i + j] = 0.0f;
       }
     }
+    finish_pair(p, q, k, head, lane, to_row);
+  }
+  static FN void finish_pair(CONSTANT const StateParams& p, THREAD float* q, THREAD float* k, int head, uint lane,
+                             DEVICE float* to_row) {
+    const int n = p.matrix_rows;
     const float q_inverse = 1.0f / sqrt(norm_sum_of_squares(q) + 1e-6f);
     const float k_inverse = 1.0f / sqrt(norm_sum_of_squares(k) + 1e-6f);
     const float scale = 1.0f / sqrt((float)n);
@@ -134,37 +167,79 @@ struct StatePrepare {
     }
   }
 
+  // A task for kStateRows rows of one sequence.
+  static FN void several_rows(CONSTANT const StateParams& p, THREAD const ConvWindow<T>& w, int task, uint lane,
+                              DEVICE float* to_row, DEVICE const float* weight, DEVICE const float* bias) {
+    if (task < p.pairs) {
+      const int n = p.matrix_rows, right = p.right + task * n, left = p.left + task * n;
+      ConvRows<T, 4> q, k;
+      q.load(w, right + (int)lane, right + n, weight, bias, p.biased);
+      k.load(w, left + (int)lane, left + n, weight, bias, p.biased);
+      UNROLL for (int r = 0; r < kStateRows; r++) {
+        float of_q[8], of_k[8];
+        UNROLL for (int i = 0; i < 8; i++) {
+          of_q[i] = i < 4 ? q.of[r][i & 3] : 0.0f;
+          of_k[i] = i < 4 ? k.of[r][i & 3] : 0.0f;
+        }
+        finish_pair(p, of_q, of_k, task, lane, to_row + r * p.scratch);
+      }
+      return;
+    }
+    const int begin = 2 * p.pairs * p.matrix_rows + (task - p.pairs) * kStatePlain;
+    ConvRows<T, kStatePlain / 32> y;
+    y.load(w, begin + (int)lane, p.channels, weight, bias, p.biased);
+    UNROLL for (int r = 0; r < kStateRows; r++) {
+      UNROLL for (int i = 0; i < kStatePlain / 32; i++) {
+        const int channel = begin + (int)lane + 32 * i;
+        if (channel < p.channels) to_row[r * p.scratch + channel] = y.of[r][i];
+      }
+    }
+  }
+
   static FN void run(Ctx c, CONSTANT const StateParams& p, TGROUP Smem& sm, DEVICE float* scratch, DEVICE const T* x,
                      DEVICE const T* a, DEVICE const T* b, DEVICE const float* weight, DEVICE const float* bias,
                      DEVICE const float* decay, DEVICE const float* dt_bias, DEVICE const float* pages,
                      DEVICE const int* cu_seqlens, DEVICE const int* source) {
     const uint index = c.tgx * (uint)(kThreads / 32) + c.sg;  // the host checks that it fits
-    const int task = (int)(index / (uint)p.rows), row = (int)(index % (uint)p.rows);
+    const uint blocks = (uint)((p.rows + p.row_block - 1) / p.row_block);
+    const int task = (int)(index / blocks), first = (int)(index % blocks) * p.row_block;
     if (task >= p.tasks) return;
-    DEVICE float* to_row = scratch + row * p.scratch;
-    if (task == p.tasks - 1) {
-      gates(p, row, c.lane, to_row, a, b, decay, dt_bias);
-      return;
+    const int last = min(first + p.row_block, p.rows);
+    for (int row = first; row < last; row++) {
+      DEVICE float* to_row = scratch + row * p.scratch;
+      if (task == p.tasks - 1) {
+        gates(p, row, c.lane, to_row, a, b, decay, dt_bias);
+        continue;
+      }
+      const int s = state_sequence(cu_seqlens, p.seqs, row, c.lane);
+      const int page = source[s];
+      ConvWindow<T> w;
+      w.x = x + row * p.x_stride;
+      w.tail = pages + (page < 0 ? 0 : page * p.page);
+      w.x_stride = p.x_stride;
+      w.channels = p.channels;
+      w.taps = p.taps;
+      w.token = row - cu_seqlens[s];
+      w.has_tail = page >= 0;
+      if (row == first && p.row_block == kStateRows && first + kStateRows <= cu_seqlens[s + 1]) {
+        several_rows(p, w, task, c.lane, to_row, weight, bias);
+        return;
+      }
+      one_row(p, w, task, c.lane, to_row, weight, bias);
     }
-    const int s = state_sequence(cu_seqlens, p.seqs, row, c.lane);
-    const int page = source[s];
-    ConvWindow<T> w;
-    w.x = x + row * p.x_stride;
-    w.tail = pages + (page < 0 ? 0 : page * p.page);
-    w.x_stride = p.x_stride;
-    w.channels = p.channels;
-    w.taps = p.taps;
-    w.token = row - cu_seqlens[s];
-    w.has_tail = page >= 0;
+  }
+
+  static FN void one_row(CONSTANT const StateParams& p, THREAD const ConvWindow<T>& w, int task, uint lane,
+                         DEVICE float* to_row, DEVICE const float* weight, DEVICE const float* bias) {
     if (task < p.pairs) {
-      pair(p, w, task, c.lane, to_row, weight, bias);
+      pair(p, w, task, lane, to_row, weight, bias);
       return;
     }
     const int begin = 2 * p.pairs * p.matrix_rows + (task - p.pairs) * kStatePlain;
     float y[kStatePlain / 32];
-    conv_silu_group<T, kStatePlain / 32>(w, begin + (int)c.lane, p.channels, weight, bias, p.biased, y);
+    conv_silu_group<T, kStatePlain / 32>(w, begin + (int)lane, p.channels, weight, bias, p.biased, y);
     UNROLL for (int i = 0; i < kStatePlain / 32; i++) {
-      const int channel = begin + (int)c.lane + 32 * i;
+      const int channel = begin + (int)lane + 32 * i;
       if (channel < p.channels) to_row[channel] = y[i];
     }
   }

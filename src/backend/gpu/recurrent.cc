@@ -26,11 +26,14 @@ void complete(StateParams& p, const Tensor& x, const Tensor& out, const CausalCo
   p.scratch = p.channels + p.pairs + 2 * p.heads;
   p.tasks = p.pairs + static_cast<int>(grid_div(p.channels - 2 * p.pairs * p.matrix_rows, kStatePlain)) + 1;
   p.blocks = static_cast<int>(grid_div(p.matrix_cols, kStateColumns));
+  const bool several = p.rows >= kStateRows * p.seqs && p.taps == 4 && (p.pairs == 0 || p.matrix_rows <= 128);
+  p.row_block = several ? kStateRows : 1;
 }
 
 Grid prepare_grid(const StateParams& p) {
-  QUIRE_CHECK(int64_t{p.rows} * p.tasks < INT32_MAX);
-  return {grid_div(int64_t{p.rows} * p.tasks, kStatePrepareThreads / 32)};
+  const int64_t tasks = int64_t{grid_div(p.rows, p.row_block)} * p.tasks;
+  QUIRE_CHECK(tasks < INT32_MAX);
+  return {grid_div(tasks, kStatePrepareThreads / 32)};
 }
 Grid recurrence_grid(const StateParams& p) {
   return {static_cast<uint32_t>(p.seqs) * static_cast<uint32_t>(p.heads * p.blocks)};

@@ -6,6 +6,7 @@
 
 enum {
   kStatePrepareThreads = 256,  // eight tasks, one simdgroup each
+  kStateRows = 4,              // rows of a sequence that a task of a prefill takes together
   kStatePlain = 128,           // channels of a task that only applies the convolution
   kStateColumns = 32,          // columns of a state's matrix per threadgroup
   kStateBlock = 8,             // tokens whose inputs are in threadgroup memory at a time
@@ -38,13 +39,14 @@ enum { kStateF32 = 0, kStateF16 = 1, kStateBF16 = 2 };
 
 // Parameters of gated_delta_net and mamba2. A row of scratch has: the outputs of convolution and silu [channels] (q and
 // k of a delta net normalised to unit length); q * k [pairs]; decay [heads]; beta or dt [heads]. Grid of state_prepare:
-// (tasks * rows / 8, rounded up); of the recurrence: (seqs * heads * blocks).
+// (tasks * blocks of rows / 8, rounded up); of the recurrence: (seqs * heads * blocks).
 struct StateParams {
   i64 x_stride, a_stride, b_stride, out_stride;  // elements from row to row
   i64 page;                                      // floats from page to page
   i64 scratch;                                   // floats from row to row
   int type;                                      // element type of x and out
   int rows, seqs;
+  int row_block;  // rows of a task of state_prepare: kStateRows or 1
   int channels, taps, biased;
   int delta;   // 1: gated delta net, 0: Mamba-2
   int pairs;   // key heads, each with a q and a k; 0 for Mamba-2
