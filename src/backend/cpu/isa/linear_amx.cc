@@ -4,8 +4,9 @@
 // A tile cannot sum over all of K while every block of 32 has scales of its own. So weights become whole numbers of a
 // unit per column, and activations of a unit per row; sixteen bits are two bytes, W = 256 Wh + Wl, and tiles of bytes
 // sum Wh Xh and Wl Xh + Wh Xl over all of K exactly (of Wl Xl only its mean is kept). From its code to its number a
-// weight takes one multiplication, vpmulhrsw. Whole numbers have the same sums in every order, so the two forms below
+// weight takes one multiplication, vpmulhrsw. Whole numbers have the same sums in every order, so the three forms below
 // give the same bits:
+//  - one row multiplies words in registers, without a way through memory into a tile;
 //  - up to two tiles of rows, words are multiplied as they are, both bytes side by side in a tile: least to do for a
 //    weight, four products for 64 k;
 //  - more rows share a panel whose high and low bytes were put apart: three products for 64 k.
@@ -91,9 +92,14 @@ QUIRE_KERNEL_INLINE PanelPlace panel_place(const PackedView& w, int64_t panel) {
           _mm512_maskz_div_ps(kept, _mm512_set1_ps(kFixedMax), bound)};
 }
 
-// Numbers of 32 bits as pairs of 16.
-QUIRE_KERNEL_INLINE __m512i twice(__m512i v) {
-  return _mm512_ternarylogic_epi32(_mm512_slli_epi32(v, 16), v, _mm512_set1_epi32(0xffff), 0xf8);
+// Rounds v * factor + add, with a whole `add`, to a number of 16 bits, and puts it into both halves of its lane: floats
+// of this size are whole, and their lower bits are those of the number.
+constexpr float kWholeFloats = 0x1.8p23f;
+QUIRE_KERNEL_INLINE __m512i round_twice(__m512 v, __m512 factor, int add) {
+  const __m512i lower = _mm512_set1_epi64(0x0504050401000100);
+  const __m512i both = _mm512_add_epi64(_mm512_broadcast_i32x4(_mm_set_epi64x(0x0808080808080808, 0)), lower);
+  const __m512 sum = _mm512_fmadd_ps(v, factor, _mm512_set1_ps(kWholeFloats + static_cast<float>(add)));
+  return _mm512_shuffle_epi8(_mm512_castps_si512(sum), both);
 }
 
 // A block's scale and what is added to its products, in units of each column; apart for the halves of a block that has
@@ -112,7 +118,7 @@ QUIRE_KERNEL_INLINE BlockUnits block_units(const PanelPlace& p, int64_t block, i
 #pragma GCC unroll 2
   for (int h = 0; h < (has_halves(kFormat) ? 2 : 1); ++h) {
     const __m512 sw = has_halves(kFormat) ? _mm512_mul_ps(s.sw, s.sc[h]) : s.sw;
-    out.scale[h] = twice(_mm512_cvtps_epi32(_mm512_mul_ps(sw, factor)));
+    out.scale[h] = round_twice(sw, factor, 0);
     if constexpr (has_min(kFormat) || kForm.shift != 0) {
       __m512 wm = _mm512_setzero_ps();
       if constexpr (kFormat.scheme == Scheme::kSubScaleMin) {
@@ -121,7 +127,7 @@ QUIRE_KERNEL_INLINE BlockUnits block_units(const PanelPlace& p, int64_t block, i
         wm = s.wm;
       }
       const __m512 o = _mm512_fmadd_ps(_mm512_set1_ps(static_cast<float>(kForm.shift)), sw, wm);
-      out.add[h] = twice(_mm512_add_epi32(_mm512_cvtps_epi32(_mm512_mul_ps(o, p.inverse)), _mm512_set1_epi32(bias)));
+      out.add[h] = round_twice(o, p.inverse, bias);
     } else {
       out.add[h] = _mm512_set1_epi16(static_cast<int16_t>(bias));
     }
@@ -366,50 +372,143 @@ static __attribute__((noinline)) void stream_panel(const Task& t, int64_t panel)
   }
 }
 
+// One row. What the next panel has at the same place is prefetched line by line: more at once would take the buffers
+// that this panel's lines pass through, too.
+template <DType kType>
+static __attribute__((noinline)) void dot_panel(const Task& t, int64_t panel) {
+  constexpr QuantFormat kFormat = quant_format(kType);
+  constexpr int kBytes = code_bytes(kFormat);
+  constexpr int kLines = kBytes / 64;
+  const PanelPlace p = panel_place(*t.w, panel);
+  const int64_t next = t.w->panel_stride;
+  const int64_t block_scales = (t.w->bound_offset - t.w->scale_offset) / t.blocks;
+  const uint8_t* codes = p.codes;
+  const uint8_t* soon = p.scales + next;
+  const int8_t* x = t.words;
+  __m512i mixed[4], high[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) mixed[i] = high[i] = _mm512_setzero_si512();
+  _mm_prefetch(p.codes + t.w->bound_offset + next, _MM_HINT_T1);
+  for (int64_t b = 0; b < t.blocks; ++b, codes += kBytes, soon += block_scales, x += kWordRowBytes) {
+    _mm_prefetch(soon, _MM_HINT_T1);
+    const BlockUnits units = block_units<kType>(p, b, -0x8000);
+    each_group<kType>(
+        codes, [&](int g, __m512i even, __m512i odd) __attribute__((always_inline)) {
+          for (int line = g * kLines / 8; line < (g + 1) * kLines / 8; ++line) {
+            _mm_prefetch(codes + next + 64 * line, _MM_HINT_T1);
+          }
+          const int turn = g % 2 * 2;
+          even = whole<kType, true>(even, units, g);
+          mixed[turn] = _mm512_dpbusd_epi32(mixed[turn], even, four_codes(x + 8 * g));
+          high[turn] = _mm512_dpbusd_epi32(high[turn], even, four_codes(x + 2 * kBlock + 8 * g));
+          odd = whole<kType, true>(odd, units, g);
+          mixed[turn + 1] = _mm512_dpbusd_epi32(mixed[turn + 1], odd, four_codes(x + 8 * g + 4));
+          high[turn + 1] = _mm512_dpbusd_epi32(high[turn + 1], odd, four_codes(x + 2 * kBlock + 8 * g + 4));
+        });
+  }
+  const auto sum = [](const __m512i* v) __attribute__((always_inline)) {
+    return _mm512_add_epi32(_mm512_add_epi32(v[0], v[1]), _mm512_add_epi32(v[2], v[3]));
+  };
+  float* y = static_cast<float*>(t.args->out.data) + t.row_begin * t.args->out.stride + panel * kPanel;
+  put_row(columns_of(*t.w, *t.args, panel, p.unit), sum(high), sum(mixed), t.start[0], y);
+}
+
 template <DType kType>
 static __attribute__((noinline)) void unpack_panel(const PanelPlace& p, int64_t blocks, WeightStep* out) {
   for (int64_t b = 0; b < blocks; ++b) unpack_bytes<kType>(p, b, out[b / 2]);
 }
 
-// Two tiles of rows. An operand that stays the second one of several products saves its way into the multiplier.
-QUIRE_KERNEL_INLINE void multiply_bytes(const RowStep& x0, const RowStep& x1, const WeightStep& w) {
-  QUIRE_TILE_LOAD(7, w.low, 64);
-  QUIRE_TILE_LOAD(4, x0.high, kStep);
-  QUIRE_TILE_DOT_UNSIGNED(1, 4, 7);
-  QUIRE_TILE_LOAD(5, x1.high, kStep);
-  QUIRE_TILE_DOT_UNSIGNED(3, 5, 7);
-  QUIRE_TILE_LOAD(6, w.high, 64);
-  QUIRE_TILE_DOT(0, 4, 6);
-  QUIRE_TILE_DOT(2, 5, 6);
-  QUIRE_TILE_LOAD(4, x0.low, kStep);
-  QUIRE_TILE_DOT(1, 4, 6);
-  QUIRE_TILE_LOAD(5, x1.low, kStep);
+// A tile of rows and two panels: sums 0 and 1 are of the first, 2 and 3 of the second.
+QUIRE_KERNEL_INLINE void multiply_bytes(const RowStep& x, const WeightStep& w0, const WeightStep& w1) {
+  QUIRE_TILE_LOAD(4, x.high, kStep);
+  QUIRE_TILE_LOAD(6, w0.low, 64);
+  QUIRE_TILE_DOT_UNSIGNED(1, 4, 6);
+  QUIRE_TILE_LOAD(7, w0.high, 64);
+  QUIRE_TILE_DOT(0, 4, 7);
+  QUIRE_TILE_LOAD(5, x.low, kStep);
+  QUIRE_TILE_DOT(1, 5, 7);
+  QUIRE_TILE_LOAD(6, w1.high, 64);
   QUIRE_TILE_DOT(3, 5, 6);
+  QUIRE_TILE_DOT(2, 4, 6);
+  QUIRE_TILE_LOAD(7, w1.low, 64);
+  QUIRE_TILE_DOT_UNSIGNED(3, 4, 7);
 }
 
-// Many tiles of rows share a panel that was made ready. An odd last tile is multiplied twice, and kept once.
-static __attribute__((noinline)) void ready_panel(const Task& t, int64_t panel, __m512 unit, const WeightStep* w) {
-  const Columns c = columns_of(*t.w, *t.args, panel, unit);
+// Two panels made ready for many tiles of rows. If `count` is 1, both are the same, and the second is not written.
+struct ReadyPanels {
+  const Task* task;
+  const WeightStep* w[2];
+  Columns columns[2];
+  int64_t first;
+  int64_t count;
+};
+
+// Steps before the first outputs of the last tile of rows are written: until then its sums are on their way to memory.
+constexpr int64_t kSumsOnTheirWay = 2;
+
+// The outputs of a tile of rows are written a few rows at a time between the products of the next tile: vectors have
+// nothing else to do there.
+static __attribute__((noinline)) void multiply_ready(const ReadyPanels& p) {
+  const Task& t = *p.task;
   const RowStep* x = t.x;
-  alignas(64) Sums sums[4];
-  for (int64_t row = t.row_begin; row < t.row_end; row += 2 * kRowTile, x += 2 * t.steps) {
-    const bool two = row + kRowTile < t.row_end;
-    const RowStep* x1 = two ? x + t.steps : x;
+  const int64_t steps = t.steps;
+  const int64_t share = ceil_div(kRowTile, steps > kSumsOnTheirWay ? steps - kSumsOnTheirWay : 1);
+  const int64_t stride = t.args->out.stride;
+  float* y = static_cast<float*>(t.args->out.data) + t.row_begin * stride + p.first * kPanel;
+  const RowStart* start = t.start;
+  const Columns c0 = p.columns[0], c1 = p.columns[1];
+  const bool two = p.count == 2;
+  alignas(64) Sums buffers[2][4];  // one is written out while the other is filled
+  const Sums* sums = buffers[0];
+  int64_t rows = 0, done = 0;
+  const auto put = [&](int64_t most) __attribute__((always_inline)) {
+    const int64_t end = rows - done < most ? rows : done + most;
+    for (; done < end; ++done, ++start, y += stride) {
+      put_row(c0, _mm512_load_si512(sums[0][done]), _mm512_load_si512(sums[1][done]), *start, y);
+      if (two) put_row(c1, _mm512_load_si512(sums[2][done]), _mm512_load_si512(sums[3][done]), *start, y + kPanel);
+    }
+  };
+  int turn = 0;
+  for (int64_t row = t.row_begin; row < t.row_end; row += kRowTile, turn ^= 1) {
     clear_sums();
-    for (int64_t s = 0; s < t.steps; ++s) multiply_bytes(x[s], x1[s], w[s]);
-    store_sums(sums);
-    put_tile(t, c, panel, row, sums);
-    if (two) put_tile(t, c, panel, row + kRowTile, sums + 2);
+    for (int64_t s = 0; s < steps; ++s, ++x) {
+      multiply_bytes(*x, p.w[0][s], p.w[1][s]);
+      if (s >= kSumsOnTheirWay) put(share);
+    }
+    put(kRowTile);
+    store_sums(buffers[turn]);
+    sums = buffers[turn];
+    rows = t.row_end - row < kRowTile ? t.row_end - row : kRowTile;
+    done = 0;
   }
+  put(kRowTile);
+}
+
+template <DType kType>
+void many_rows(const Task& t, int64_t panel, int64_t panel_end, WeightStep* scratch) {
+  ReadyPanels ready;
+  ready.task = &t;
+  ready.first = panel;
+  ready.count = panel + 1 < panel_end ? 2 : 1;
+  for (int64_t i = 0; i < ready.count; ++i) {
+    const PanelPlace place = panel_place(*t.w, panel + i);
+    unpack_panel<kType>(place, t.blocks, scratch + i * t.steps);
+    ready.w[i] = scratch + i * t.steps;
+    ready.columns[i] = columns_of(*t.w, *t.args, panel + i, place.unit);
+  }
+  if (ready.count == 1) ready.w[1] = ready.w[0];
+  multiply_ready(ready);
 }
 
 template <DType kType>
 void all_panels(const Task& t, int64_t panel_begin, int64_t panel_end, WeightStep* scratch) {
+  if (t.words == nullptr) {
+    for (int64_t p = panel_begin; p < panel_end; p += 2) many_rows<kType>(t, p, panel_end, scratch);
+    return;
+  }
   for (int64_t p = panel_begin; p < panel_end; ++p) {
-    if (t.words == nullptr) {
-      const PanelPlace place = panel_place(*t.w, p);
-      unpack_panel<kType>(place, t.blocks, scratch);
-      ready_panel(t, p, place.unit, scratch);
+    if (t.height == 1) {
+      dot_panel<kType>(t, p);
     } else if (t.height <= kMostJoinedRows) {
       stream_panel<kType, WordTiles::kJoined>(t, p);
     } else if (t.row_end - t.row_begin <= kRowTile) {
