@@ -150,7 +150,8 @@ QUIRE_KERNEL_INLINE void each_group(const uint8_t* codes, Use use) {
   if constexpr (kFormat.low_bits == 4 && kFormat.high_bits == 0 && !has_table(kFormat)) {
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
-      const __m512i v = _mm512_loadu_si512(codes + 64 * i);
+      __m512i v = _mm512_loadu_si512(codes + 64 * i);
+      __asm__("" : "+v"(v));  // or the compiler loads it four times
       use(2 * i, _mm512_slli_epi16(v, 12), _mm512_and_si512(_mm512_slli_epi16(v, 4), upper));
       use(2 * i + 1, _mm512_and_si512(_mm512_slli_epi16(v, 8), upper), _mm512_and_si512(v, upper));
     }
@@ -458,6 +459,9 @@ static __attribute__((noinline)) void multiply_ready(const ReadyPanels& p) {
   const RowStart* start = t.start;
   const Columns c0 = p.columns[0], c1 = p.columns[1];
   const bool two = p.count == 2;
+  // The packed panels behind these, which are unpacked next, come into L2 meanwhile.
+  const uint8_t* soon = t.w->panel(p.first + p.count);
+  const int64_t soon_bytes = ceil_div(p.count * t.w->panel_stride, ceil_div(t.row_end - t.row_begin, kRowTile) * steps);
   alignas(64) Sums buffers[2][4];  // one is written out while the other is filled
   const Sums* sums = buffers[0];
   int64_t rows = 0, done = 0;
@@ -471,8 +475,9 @@ static __attribute__((noinline)) void multiply_ready(const ReadyPanels& p) {
   int turn = 0;
   for (int64_t row = t.row_begin; row < t.row_end; row += kRowTile, turn ^= 1) {
     clear_sums();
-    for (int64_t s = 0; s < steps; ++s, ++x) {
+    for (int64_t s = 0; s < steps; ++s, ++x, soon += soon_bytes) {
       multiply_bytes(*x, p.w[0][s], p.w[1][s]);
+      for (int64_t i = 0; i < soon_bytes; i += 64) _mm_prefetch(soon + i, _MM_HINT_T1);
       if (s >= kSumsOnTheirWay) put(share);
     }
     put(kRowTile);
