@@ -11,6 +11,7 @@
 //    weight, four products for 64 k;
 //  - more rows share a panel whose high and low bytes were put apart: three products for 64 k.
 #include "backend/cpu/isa/linear_amx.h"
+#include "backend/cpu/isa/activation_functions.h"
 #include "backend/cpu/isa/linear_avx512.h"
 #include "backend/cpu/isa/tiles_amx.h"
 
@@ -236,13 +237,15 @@ QUIRE_KERNEL_INLINE Columns columns_of(const PackedView& w, const LinearArgs& ar
   c.bias = c.has_bias ? _mm512_maskz_loadu_ps(c.mask, args.bias + panel * kPanel) : _mm512_setzero_ps();
   return c;
 }
-QUIRE_KERNEL_INLINE void put_row(const Columns& c, __m512i high, __m512i mixed, const RowStart& start, float* y) {
+QUIRE_KERNEL_INLINE __m512 row_values(const Columns& c, __m512i high, __m512i mixed, const RowStart& start) {
   high = _mm512_add_epi32(high, _mm512_set1_epi32(start.high));
   mixed = _mm512_add_epi32(mixed, _mm512_set1_epi32(start.mixed));
   const __m512 sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(high), _mm512_set1_ps(256.0f), _mm512_cvtepi32_ps(mixed));
-  __m512 v = _mm512_mul_ps(_mm512_mul_ps(sum, c.unit), _mm512_set1_ps(start.sa));
-  if (c.has_bias) v = _mm512_add_ps(v, c.bias);
-  _mm512_mask_storeu_ps(y, c.mask, v);
+  const __m512 v = _mm512_mul_ps(_mm512_mul_ps(sum, c.unit), _mm512_set1_ps(start.sa));
+  return c.has_bias ? _mm512_add_ps(v, c.bias) : v;
+}
+QUIRE_KERNEL_INLINE void put_row(const Columns& c, __m512i high, __m512i mixed, const RowStart& start, float* y) {
+  _mm512_mask_storeu_ps(y, c.mask, row_values(c, high, mixed, start));
 }
 
 using Sums = int32_t[kRowTile][kPanel];
@@ -435,13 +438,32 @@ QUIRE_KERNEL_INLINE void multiply_bytes(const RowStep& x, const WeightStep& w0, 
   QUIRE_TILE_DOT_UNSIGNED(3, 4, 7);
 }
 
-// Two panels made ready for many tiles of rows. If `count` is 1, both are the same, and the second is not written.
+// Two panels made ready for many tiles of rows: neighbours, or those of gate and up. If there is no second neighbour,
+// both are the same, and the second is not written.
 struct ReadyPanels {
   const Task* task;
   const WeightStep* w[2];
   Columns columns[2];
-  int64_t first;
-  int64_t count;
+  const uint8_t* soon[2];  // the packed panels that are unpacked next, which come into L2 meanwhile
+  int64_t first;           // panel of outputs
+  bool alone;
+};
+
+// What becomes of the two panels' sums of a row.
+struct Neighbours {
+  QUIRE_KERNEL_INLINE void put(const Columns* c, const Sums* sums, int64_t r, const RowStart& start, bool alone,
+                               float* y) {
+    put_row(c[0], _mm512_load_si512(sums[0][r]), _mm512_load_si512(sums[1][r]), start, y);
+    if (!alone) put_row(c[1], _mm512_load_si512(sums[2][r]), _mm512_load_si512(sums[3][r]), start, y + kPanel);
+  }
+};
+template <typename Act>
+struct GateAndUp {
+  QUIRE_KERNEL_INLINE void put(const Columns* c, const Sums* sums, int64_t r, const RowStart& start, bool, float* y) {
+    const F32x16 gate = {row_values(c[0], _mm512_load_si512(sums[0][r]), _mm512_load_si512(sums[1][r]), start)};
+    const F32x16 up = {row_values(c[1], _mm512_load_si512(sums[2][r]), _mm512_load_si512(sums[3][r]), start)};
+    store(y, Act::of(gate) * up);
+  }
 };
 
 // Steps before the first outputs of the last tile of rows are written: until then its sums are on their way to memory.
@@ -449,6 +471,7 @@ constexpr int64_t kSumsOnTheirWay = 2;
 
 // The outputs of a tile of rows are written a few rows at a time between the products of the next tile: vectors have
 // nothing else to do there.
+template <typename Outputs>
 static __attribute__((noinline)) void multiply_ready(const ReadyPanels& p) {
   const Task& t = *p.task;
   const RowStep* x = t.x;
@@ -457,27 +480,26 @@ static __attribute__((noinline)) void multiply_ready(const ReadyPanels& p) {
   const int64_t stride = t.args->out.stride;
   float* y = static_cast<float*>(t.args->out.data) + t.row_begin * stride + p.first * kPanel;
   const RowStart* start = t.start;
-  const Columns c0 = p.columns[0], c1 = p.columns[1];
-  const bool two = p.count == 2;
-  // The packed panels behind these, which are unpacked next, come into L2 meanwhile.
-  const uint8_t* soon = t.w->panel(p.first + p.count);
-  const int64_t soon_bytes = ceil_div(p.count * t.w->panel_stride, ceil_div(t.row_end - t.row_begin, kRowTile) * steps);
+  const Columns columns[2] = {p.columns[0], p.columns[1]};
+  const bool alone = p.alone;
+  const int64_t soon_bytes = ceil_div(t.w->panel_stride, ceil_div(t.row_end - t.row_begin, kRowTile) * steps);
+  int64_t soon = 0;
   alignas(64) Sums buffers[2][4];  // one is written out while the other is filled
   const Sums* sums = buffers[0];
   int64_t rows = 0, done = 0;
   const auto put = [&](int64_t most) __attribute__((always_inline)) {
     const int64_t end = rows - done < most ? rows : done + most;
-    for (; done < end; ++done, ++start, y += stride) {
-      put_row(c0, _mm512_load_si512(sums[0][done]), _mm512_load_si512(sums[1][done]), *start, y);
-      if (two) put_row(c1, _mm512_load_si512(sums[2][done]), _mm512_load_si512(sums[3][done]), *start, y + kPanel);
-    }
+    for (; done < end; ++done, ++start, y += stride) Outputs::put(columns, sums, done, *start, alone, y);
   };
   int turn = 0;
   for (int64_t row = t.row_begin; row < t.row_end; row += kRowTile, turn ^= 1) {
     clear_sums();
-    for (int64_t s = 0; s < steps; ++s, ++x, soon += soon_bytes) {
+    for (int64_t s = 0; s < steps; ++s, ++x) {
       multiply_bytes(*x, p.w[0][s], p.w[1][s]);
-      for (int64_t i = 0; i < soon_bytes; i += 64) _mm_prefetch(soon + i, _MM_HINT_T1);
+      for (const int64_t until = soon + soon_bytes; soon < until; soon += 64) {
+        _mm_prefetch(p.soon[0] + soon, _MM_HINT_T1);
+        _mm_prefetch(p.soon[1] + soon, _MM_HINT_T1);
+      }
       if (s >= kSumsOnTheirWay) put(share);
     }
     put(kRowTile);
@@ -489,26 +511,31 @@ static __attribute__((noinline)) void multiply_ready(const ReadyPanels& p) {
   put(kRowTile);
 }
 
+// Makes panels `first` and `second` ready, and multiplies many rows with them. `step`: to the panels that come next.
 template <DType kType>
-void many_rows(const Task& t, int64_t panel, int64_t panel_end, WeightStep* scratch) {
+ReadyPanels make_ready(const Task& t, int64_t first, int64_t second, int64_t step, WeightStep* scratch) {
   ReadyPanels ready;
   ready.task = &t;
-  ready.first = panel;
-  ready.count = panel + 1 < panel_end ? 2 : 1;
-  for (int64_t i = 0; i < ready.count; ++i) {
-    const PanelPlace place = panel_place(*t.w, panel + i);
-    unpack_panel<kType>(place, t.blocks, scratch + i * t.steps);
-    ready.w[i] = scratch + i * t.steps;
-    ready.columns[i] = columns_of(*t.w, *t.args, panel + i, place.unit);
+  ready.first = first;
+  ready.alone = first == second;
+  const int64_t panels[2] = {first, second};
+  for (int i = 0; i < 2; ++i) {
+    const PanelPlace place = panel_place(*t.w, panels[i]);
+    WeightStep* to = ready.alone ? scratch : scratch + i * t.steps;
+    if (to != scratch || i == 0) unpack_panel<kType>(place, t.blocks, to);
+    ready.w[i] = to;
+    ready.columns[i] = columns_of(*t.w, *t.args, panels[i], place.unit);
+    ready.soon[i] = t.w->panel(panels[i] + step);
   }
-  if (ready.count == 1) ready.w[1] = ready.w[0];
-  multiply_ready(ready);
+  return ready;
 }
 
 template <DType kType>
 void all_panels(const Task& t, int64_t panel_begin, int64_t panel_end, WeightStep* scratch) {
   if (t.words == nullptr) {
-    for (int64_t p = panel_begin; p < panel_end; p += 2) many_rows<kType>(t, p, panel_end, scratch);
+    for (int64_t p = panel_begin; p < panel_end; p += 2) {
+      multiply_ready<Neighbours>(make_ready<kType>(t, p, p + 1 < panel_end ? p + 1 : p, 2, scratch));
+    }
     return;
   }
   for (int64_t p = panel_begin; p < panel_end; ++p) {
@@ -521,6 +548,19 @@ void all_panels(const Task& t, int64_t panel_begin, int64_t panel_end, WeightSte
     } else {
       stream_panel<kType, WordTiles::kTwo>(t, p);
     }
+  }
+}
+
+template <typename Act>
+void gated_ready(const ReadyPanels& ready) {
+  multiply_ready<GateAndUp<Act>>(ready);
+}
+template <DType kType>
+void gated_panels(const Task& t, Activation activation, int64_t panel_begin, int64_t panel_end, WeightStep* scratch) {
+  const int64_t half = t.w->panels() / 2;
+  for (int64_t p = panel_begin; p < panel_end; ++p) {
+    const ReadyPanels ready = make_ready<kType>(t, p, half + p, 1, scratch);
+    [&] { QUIRE_DISPATCH_ACTIVATION(activation, gated_ready, ready) }();
   }
 }
 
@@ -638,9 +678,8 @@ void linear_prepare(const Tensor& x, const PackedView& w, int64_t row_begin, int
   }
 }
 
-void linear_product(const PreparedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin,
-                    int64_t row_end, int64_t panel_begin, int64_t panel_end, void* scratch) {
-  if (w.dtype == DType::kBF16) return rounded_product(x, w, args, row_begin, row_end, panel_begin, panel_end);
+static Task task_of(const PreparedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin,
+                    int64_t row_end) {
   const std::byte* tile = x.data + row_begin / kRowTile * tile_bytes(w, x.rows);
   Task t;
   t.w = &w;
@@ -653,9 +692,29 @@ void linear_product(const PreparedRows& x, const PackedView& w, const LinearArgs
   t.row_begin = row_begin;
   t.row_end = row_end;
   t.height = word_height(x.rows);
+  return t;
+}
+
+void linear_product(const PreparedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin,
+                    int64_t row_end, int64_t panel_begin, int64_t panel_end, void* scratch) {
+  if (w.dtype == DType::kBF16) return rounded_product(x, w, args, row_begin, row_end, panel_begin, panel_end);
+  const Task t = task_of(x, w, args, row_begin, row_end);
   configure_tiles(t.height <= kMostJoinedRows ? 2 * t.height : kRowTile, kPanel);
   [&] { QUIRE_DISPATCH_QUANT(w.dtype, all_panels, t, panel_begin, panel_end, static_cast<WeightStep*>(scratch)) }();
   release_tiles();
+}
+
+bool linear_gated(const PreparedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin,
+                  int64_t row_end, int64_t panel_begin, int64_t panel_end, void* scratch) {
+  if (w.dtype == DType::kBF16 || takes_words(x.rows) || args.gated->limit > 0) return false;
+  const Task t = task_of(x, w, args, row_begin, row_end);
+  configure_tiles(kRowTile, kPanel);
+  [&] {
+    QUIRE_DISPATCH_QUANT(w.dtype, gated_panels, t, args.gated->activation, panel_begin, panel_end,
+                         static_cast<WeightStep*>(scratch))
+  }();
+  release_tiles();
+  return true;
 }
 
 }  // namespace quire::cpu::QUIRE_ISA_NS
