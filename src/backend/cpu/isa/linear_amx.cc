@@ -197,12 +197,31 @@ QUIRE_KERNEL_INLINE void unpack_bytes(const PanelPlace& p, int64_t block, Weight
       });
 }
 
+// Prefetches what the panel at a distance of `next` has at the place of a block's scales and of its group of codes:
+// line by line, because more at once would take the buffers that this panel's own lines pass through.
 template <DType kType>
-QUIRE_KERNEL_INLINE void unpack_words(const PanelPlace& p, int64_t block, WeightBlock& out) {
+QUIRE_KERNEL_INLINE void prefetch_scales(const PanelPlace& p, int64_t block, int64_t next) {
+  constexpr QuantFormat kFormat = quant_format(kType);
+  const int64_t record = scale_record_at(kFormat, block, p.group_shift);
+  _mm_prefetch(p.scales + next + record + block % scale_group(kFormat) * block_scale_bytes(kFormat), _MM_HINT_T1);
+}
+template <DType kType>
+QUIRE_KERNEL_INLINE void prefetch_group(const uint8_t* codes, int g, int64_t next) {
+  constexpr int kLines = code_bytes(quant_format(kType)) / 64;
+#pragma GCC unroll 8
+  for (int line = g * kLines / 8; line < (g + 1) * kLines / 8; ++line) {
+    _mm_prefetch(codes + next + 64 * line, _MM_HINT_T1);
+  }
+}
+
+template <DType kType>
+QUIRE_KERNEL_INLINE void unpack_words(const PanelPlace& p, int64_t block, int64_t next, WeightBlock& out) {
+  prefetch_scales<kType>(p, block, next);
   const BlockUnits units = block_units<kType>(p, block, -0x8000);
+  const uint8_t* codes = p.codes + block * code_bytes(quant_format(kType));
   each_group<kType>(
-      p.codes + block * code_bytes(quant_format(kType)), [&](int g, __m512i even,
-                                                             __m512i odd) __attribute__((always_inline)) {
+      codes, [&](int g, __m512i even, __m512i odd) __attribute__((always_inline)) {
+        prefetch_group<kType>(codes, g, next);
         _mm512_store_si512(out[2 * g], whole<kType, true>(even, units, g));
         _mm512_store_si512(out[2 * g + 1], whole<kType, true>(odd, units, g));
       });
@@ -327,24 +346,23 @@ QUIRE_KERNEL_INLINE void put_joined(const Task& t, const Columns& c, int64_t pan
 constexpr int kAhead = 4;
 
 // Up to two tiles of rows, straight from the packed weight: blocks are unpacked while earlier ones are multiplied, and
-// a share of the next panel, which lies behind this one, is prefetched.
+// the next panel, which lies behind this one, is prefetched.
 template <DType kType, WordTiles kTiles>
 static __attribute__((noinline)) void stream_panel(const Task& t, int64_t panel) {
   const PanelPlace p = panel_place(*t.w, panel);
-  const int64_t share = t.w->panel_stride / t.blocks;
-  const uint8_t* soon = p.codes + t.w->panel_stride;
+  const int64_t next = t.w->panel_stride;
   const int64_t block_bytes = int64_t{kWordRowBytes} * t.height;
   const int8_t* x = t.words;
   const int8_t* x1 = t.words + t.blocks * block_bytes;
   alignas(64) WeightBlock ready[2 * kAhead];
   clear_sums();
-  for (int64_t b = 0; b < kAhead && b < t.blocks; ++b) unpack_words<kType>(p, b, ready[b]);
+  for (int64_t b = 0; b < kAhead && b < t.blocks; ++b) unpack_words<kType>(p, b, next, ready[b]);
   for (int64_t b = 0; b < t.blocks; b += 4) {
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i, soon += share, x += block_bytes, x1 += block_bytes) {
+    for (int i = 0; i < 4; ++i, x += block_bytes, x1 += block_bytes) {
       if (b + i >= t.blocks) break;
-      for (int64_t j = 0; j < share; j += 64) _mm_prefetch(soon + j, _MM_HINT_T1);
-      if (b + i + kAhead < t.blocks) unpack_words<kType>(p, b + i + kAhead, ready[(b + i + kAhead) % (2 * kAhead)]);
+      const int64_t soon = b + i + kAhead;
+      if (soon < t.blocks) unpack_words<kType>(p, soon, next, ready[soon % (2 * kAhead)]);
       const WeightBlock& w = ready[(b + i) % (2 * kAhead)];
       if constexpr (kTiles == WordTiles::kJoined) {
         switch (i) {
@@ -376,31 +394,23 @@ static __attribute__((noinline)) void stream_panel(const Task& t, int64_t panel)
   }
 }
 
-// One row. What the next panel has at the same place is prefetched line by line: more at once would take the buffers
-// that this panel's lines pass through, too.
+// One row.
 template <DType kType>
 static __attribute__((noinline)) void dot_panel(const Task& t, int64_t panel) {
-  constexpr QuantFormat kFormat = quant_format(kType);
-  constexpr int kBytes = code_bytes(kFormat);
-  constexpr int kLines = kBytes / 64;
   const PanelPlace p = panel_place(*t.w, panel);
   const int64_t next = t.w->panel_stride;
-  const int64_t block_scales = (t.w->bound_offset - t.w->scale_offset) / t.blocks;
   const uint8_t* codes = p.codes;
-  const uint8_t* soon = p.scales + next;
   const int8_t* x = t.words;
   __m512i mixed[4], high[4];
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) mixed[i] = high[i] = _mm512_setzero_si512();
   _mm_prefetch(p.codes + t.w->bound_offset + next, _MM_HINT_T1);
-  for (int64_t b = 0; b < t.blocks; ++b, codes += kBytes, soon += block_scales, x += kWordRowBytes) {
-    _mm_prefetch(soon, _MM_HINT_T1);
+  for (int64_t b = 0; b < t.blocks; ++b, codes += code_bytes(quant_format(kType)), x += kWordRowBytes) {
+    prefetch_scales<kType>(p, b, next);
     const BlockUnits units = block_units<kType>(p, b, -0x8000);
     each_group<kType>(
         codes, [&](int g, __m512i even, __m512i odd) __attribute__((always_inline)) {
-          for (int line = g * kLines / 8; line < (g + 1) * kLines / 8; ++line) {
-            _mm_prefetch(codes + next + 64 * line, _MM_HINT_T1);
-          }
+          prefetch_group<kType>(codes, g, next);
           const int turn = g % 2 * 2;
           even = whole<kType, true>(even, units, g);
           mixed[turn] = _mm512_dpbusd_epi32(mixed[turn], even, four_codes(x + 8 * g));
