@@ -18,6 +18,8 @@ namespace quire::cpu {
                       const PreparedRows& out);                                                              \
   void linear_product(const PreparedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin, \
                       int64_t row_end, int64_t panel_begin, int64_t panel_end, void* scratch);               \
+  bool linear_gated(const PreparedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin,   \
+                    int64_t row_end, int64_t panel_begin, int64_t panel_end, void* scratch);                 \
   }
 QUIRE_DECLARE_LEVEL(portable)
 QUIRE_DECLARE_LEVEL(neon_dotprod)
@@ -47,6 +49,7 @@ static CpuKernels with_tiles(const CpuKernels& base) {
   table.linear.prepared_bytes = amx::linear_prepared_bytes;
   table.linear.prepare = amx::linear_prepare;
   table.linear.product = amx::linear_product;
+  table.linear.gated = amx::linear_gated;
   table.reshape_and_cache = amx::reshape_and_cache;
   table.attention.run = amx::attention_run;
   table.attention.most_rows = kAttentionRowsMost;

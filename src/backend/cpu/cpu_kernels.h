@@ -45,13 +45,16 @@ struct CpuKernels {
   // Linear: packed.h describes the layouts. `prepare` quantises or rounds rows of x and `product` multiplies the
   // prepared rows; `plain` and `dequantised` take float rows. The last three compute rows [row_begin, row_end) of
   // panels [panel_begin, panel_end). REQUIRES: row_begin is a multiple of kRowTile, and so is row_end unless it is the
-  // end of x; panel_begin is even; `scratch` has linear_scratch_bytes(K) bytes and is aligned to 64.
+  // end of x; panel_begin is even; `scratch` has linear_scratch_bytes(K) bytes and is aligned to 64. `gated`, where a
+  // level has it, computes panels of args.gated's output, or returns false if `product` must serve.
   struct LinearKernels {
     Packings packings;  // of the weights that `product` takes
     int64_t (*prepared_bytes)(const PackedView& w, int64_t rows);
     void (*prepare)(const Tensor& x, const PackedView& w, int64_t row_begin, int64_t row_end, const PreparedRows& out);
     void (*product)(const PreparedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin,
                     int64_t row_end, int64_t panel_begin, int64_t panel_end, void* scratch);
+    bool (*gated)(const PreparedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin,
+                  int64_t row_end, int64_t panel_begin, int64_t panel_end, void* scratch);
     void (*plain)(const PackedView& w, const LinearArgs& args, int64_t row_begin, int64_t row_end, int64_t panel_begin,
                   int64_t panel_end);
     void (*dequantised)(const PackedView& w, const LinearArgs& args, int64_t row_begin, int64_t row_end,

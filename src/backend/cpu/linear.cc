@@ -74,6 +74,10 @@ void CpuBackend::linear_piece(const PackedView& w, const LinearArgs& args, const
     }
   };
   if (args.gated == nullptr) return multiply(args, begin, end);
+  if (prepared != nullptr && kernels_.linear.gated != nullptr &&
+      kernels_.linear.gated(*prepared, w, args, row_begin, row_end, begin, end, thread_scratch(thread, w.k))) {
+    return;
+  }
   // Gate and up of a few panels stay in a near cache until they are multiplied.
   const int64_t rows = row_end - row_begin;
   const int64_t half = w.panels() / 2;

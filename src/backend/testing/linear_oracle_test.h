@@ -330,8 +330,9 @@ inline std::vector<float> linear_fixed(const RawMatrix& weight, const std::vecto
     const float inverse = bound < 0x1p-100f ? 0.0f : 32256.0f / bound;
     for (int64_t i = 0; i < k; ++i) {
       const Half& scales = halves[static_cast<size_t>(i / 16)];
-      const int scale = static_cast<int>(std::nearbyintf(scales.sw * (inverse * static_cast<float>(half))));
-      const int add = static_cast<int>(std::nearbyintf(scales.o * inverse));
+      const double factor = inverse * static_cast<float>(half);
+      const int scale = static_cast<int>(std::nearbyint(scales.sw * factor));
+      const int add = static_cast<int>(std::nearbyint(static_cast<double>(scales.o) * inverse));
       const int product = q[static_cast<size_t>(i)] * (1 << (16 - bits)) * scale;
       ws[static_cast<size_t>(c)].add(((product + (1 << 14)) >> 15) + add, false);
     }

@@ -1,35 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // glu, activation, residual_add, scale and soft_cap of rows; the contract is in ops/activation.h.
+#include "backend/cpu/isa/activation_functions.h"
 #include "backend/cpu/isa/declare.h"
 #include "backend/cpu/isa/row_loops.h"
-#include "backend/cpu/simd_math.h"
 
 namespace quire::cpu::QUIRE_ISA_NS {
 namespace {
-
-struct Silu {
-  QUIRE_INLINE F32x16 of(F32x16 x) { return x / (splat(1.0f) + exp(neg(x))); }
-};
-struct Gelu {
-  QUIRE_INLINE F32x16 of(F32x16 x) {
-    return (x * splat(0.5f)) * (splat(1.0f) + erf(x * splat(0x1.6a09e6p-1f)));  // sqrt(1/2)
-  }
-};
-struct GeluTanh {
-  QUIRE_INLINE F32x16 of(F32x16 x) {
-    const F32x16 cubic = fma((x * x) * splat(0.044715f), x, x);
-    return (x * splat(0.5f)) * (splat(1.0f) + tanh(cubic * splat(0x1.988454p-1f)));  // sqrt(2/pi)
-  }
-};
-struct Relu {
-  QUIRE_INLINE F32x16 of(F32x16 x) { return max(zero(), x); }
-};
-struct Relu2 {
-  QUIRE_INLINE F32x16 of(F32x16 x) { return max(zero(), x) * max(zero(), x); }
-};
-struct Sigmoid {
-  QUIRE_INLINE F32x16 of(F32x16 x) { return splat(1.0f) / (splat(1.0f) + exp(neg(x))); }
-};
 
 template <typename Act>
 void glu_rows(const GluArgs& args, int64_t row_begin, int64_t row_end) {
@@ -66,37 +42,11 @@ void activation_rows(const ActivationArgs& args, int64_t row_begin, int64_t row_
 
 void glu(const GluArgs& args, int64_t row_begin, int64_t row_end) {
   if (args.limit > 0) return clamped_glu_rows(args, row_begin, row_end);
-  switch (args.activation) {
-    case Activation::kSilu:
-      return glu_rows<Silu>(args, row_begin, row_end);
-    case Activation::kGelu:
-      return glu_rows<Gelu>(args, row_begin, row_end);
-    case Activation::kGeluTanh:
-      return glu_rows<GeluTanh>(args, row_begin, row_end);
-    case Activation::kRelu:
-      return glu_rows<Relu>(args, row_begin, row_end);
-    case Activation::kRelu2:
-      return glu_rows<Relu2>(args, row_begin, row_end);
-    case Activation::kSigmoid:
-      return glu_rows<Sigmoid>(args, row_begin, row_end);
-  }
+  QUIRE_DISPATCH_ACTIVATION(args.activation, glu_rows, args, row_begin, row_end)
 }
 
 void activation(const ActivationArgs& args, int64_t row_begin, int64_t row_end) {
-  switch (args.activation) {
-    case Activation::kSilu:
-      return activation_rows<Silu>(args, row_begin, row_end);
-    case Activation::kGelu:
-      return activation_rows<Gelu>(args, row_begin, row_end);
-    case Activation::kGeluTanh:
-      return activation_rows<GeluTanh>(args, row_begin, row_end);
-    case Activation::kRelu:
-      return activation_rows<Relu>(args, row_begin, row_end);
-    case Activation::kRelu2:
-      return activation_rows<Relu2>(args, row_begin, row_end);
-    case Activation::kSigmoid:
-      return activation_rows<Sigmoid>(args, row_begin, row_end);
-  }
+  QUIRE_DISPATCH_ACTIVATION(args.activation, activation_rows, args, row_begin, row_end)
 }
 
 void residual_add(const ResidualAddArgs& args, int64_t row_begin, int64_t row_end) {

@@ -4,12 +4,14 @@
 // A tile cannot sum over all of K while every block of 32 has scales of its own. So weights become whole numbers of a
 // unit per column, and activations of a unit per row; sixteen bits are two bytes, W = 256 Wh + Wl, and tiles of bytes
 // sum Wh Xh and Wl Xh + Wh Xl over all of K exactly (of Wl Xl only its mean is kept). From its code to its number a
-// weight takes one multiplication, vpmulhrsw. Whole numbers have the same sums in every order, so the two forms below
+// weight takes one multiplication, vpmulhrsw. Whole numbers have the same sums in every order, so the three forms below
 // give the same bits:
+//  - one row multiplies words in registers, without a way through memory into a tile;
 //  - up to two tiles of rows, words are multiplied as they are, both bytes side by side in a tile: least to do for a
 //    weight, four products for 64 k;
 //  - more rows share a panel whose high and low bytes were put apart: three products for 64 k.
 #include "backend/cpu/isa/linear_amx.h"
+#include "backend/cpu/isa/activation_functions.h"
 #include "backend/cpu/isa/linear_avx512.h"
 #include "backend/cpu/isa/tiles_amx.h"
 
@@ -91,9 +93,14 @@ QUIRE_KERNEL_INLINE PanelPlace panel_place(const PackedView& w, int64_t panel) {
           _mm512_maskz_div_ps(kept, _mm512_set1_ps(kFixedMax), bound)};
 }
 
-// Numbers of 32 bits as pairs of 16.
-QUIRE_KERNEL_INLINE __m512i twice(__m512i v) {
-  return _mm512_ternarylogic_epi32(_mm512_slli_epi32(v, 16), v, _mm512_set1_epi32(0xffff), 0xf8);
+// Rounds v * factor + add, with a whole `add`, to a number of 16 bits, and puts it into both halves of its lane: floats
+// of this size are whole, and their lower bits are those of the number.
+constexpr float kWholeFloats = 0x1.8p23f;
+QUIRE_KERNEL_INLINE __m512i round_twice(__m512 v, __m512 factor, int add) {
+  const __m512i lower = _mm512_set1_epi64(0x0504050401000100);
+  const __m512i both = _mm512_add_epi64(_mm512_broadcast_i32x4(_mm_set_epi64x(0x0808080808080808, 0)), lower);
+  const __m512 sum = _mm512_fmadd_ps(v, factor, _mm512_set1_ps(kWholeFloats + static_cast<float>(add)));
+  return _mm512_shuffle_epi8(_mm512_castps_si512(sum), both);
 }
 
 // A block's scale and what is added to its products, in units of each column; apart for the halves of a block that has
@@ -112,7 +119,7 @@ QUIRE_KERNEL_INLINE BlockUnits block_units(const PanelPlace& p, int64_t block, i
 #pragma GCC unroll 2
   for (int h = 0; h < (has_halves(kFormat) ? 2 : 1); ++h) {
     const __m512 sw = has_halves(kFormat) ? _mm512_mul_ps(s.sw, s.sc[h]) : s.sw;
-    out.scale[h] = twice(_mm512_cvtps_epi32(_mm512_mul_ps(sw, factor)));
+    out.scale[h] = round_twice(sw, factor, 0);
     if constexpr (has_min(kFormat) || kForm.shift != 0) {
       __m512 wm = _mm512_setzero_ps();
       if constexpr (kFormat.scheme == Scheme::kSubScaleMin) {
@@ -121,7 +128,7 @@ QUIRE_KERNEL_INLINE BlockUnits block_units(const PanelPlace& p, int64_t block, i
         wm = s.wm;
       }
       const __m512 o = _mm512_fmadd_ps(_mm512_set1_ps(static_cast<float>(kForm.shift)), sw, wm);
-      out.add[h] = twice(_mm512_add_epi32(_mm512_cvtps_epi32(_mm512_mul_ps(o, p.inverse)), _mm512_set1_epi32(bias)));
+      out.add[h] = round_twice(o, p.inverse, bias);
     } else {
       out.add[h] = _mm512_set1_epi16(static_cast<int16_t>(bias));
     }
@@ -144,7 +151,8 @@ QUIRE_KERNEL_INLINE void each_group(const uint8_t* codes, Use use) {
   if constexpr (kFormat.low_bits == 4 && kFormat.high_bits == 0 && !has_table(kFormat)) {
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
-      const __m512i v = _mm512_loadu_si512(codes + 64 * i);
+      __m512i v = _mm512_loadu_si512(codes + 64 * i);
+      __asm__("" : "+v"(v));  // or the compiler loads it four times
       use(2 * i, _mm512_slli_epi16(v, 12), _mm512_and_si512(_mm512_slli_epi16(v, 4), upper));
       use(2 * i + 1, _mm512_and_si512(_mm512_slli_epi16(v, 8), upper), _mm512_and_si512(v, upper));
     }
@@ -189,12 +197,31 @@ QUIRE_KERNEL_INLINE void unpack_bytes(const PanelPlace& p, int64_t block, Weight
       });
 }
 
+// Prefetches what the panel at a distance of `next` has at the place of a block's scales and of its group of codes:
+// line by line, because more at once would take the buffers that this panel's own lines pass through.
 template <DType kType>
-QUIRE_KERNEL_INLINE void unpack_words(const PanelPlace& p, int64_t block, WeightBlock& out) {
+QUIRE_KERNEL_INLINE void prefetch_scales(const PanelPlace& p, int64_t block, int64_t next) {
+  constexpr QuantFormat kFormat = quant_format(kType);
+  const int64_t record = scale_record_at(kFormat, block, p.group_shift);
+  _mm_prefetch(p.scales + next + record + block % scale_group(kFormat) * block_scale_bytes(kFormat), _MM_HINT_T1);
+}
+template <DType kType>
+QUIRE_KERNEL_INLINE void prefetch_group(const uint8_t* codes, int g, int64_t next) {
+  constexpr int kLines = code_bytes(quant_format(kType)) / 64;
+#pragma GCC unroll 8
+  for (int line = g * kLines / 8; line < (g + 1) * kLines / 8; ++line) {
+    _mm_prefetch(codes + next + 64 * line, _MM_HINT_T1);
+  }
+}
+
+template <DType kType>
+QUIRE_KERNEL_INLINE void unpack_words(const PanelPlace& p, int64_t block, int64_t next, WeightBlock& out) {
+  prefetch_scales<kType>(p, block, next);
   const BlockUnits units = block_units<kType>(p, block, -0x8000);
+  const uint8_t* codes = p.codes + block * code_bytes(quant_format(kType));
   each_group<kType>(
-      p.codes + block * code_bytes(quant_format(kType)), [&](int g, __m512i even,
-                                                             __m512i odd) __attribute__((always_inline)) {
+      codes, [&](int g, __m512i even, __m512i odd) __attribute__((always_inline)) {
+        prefetch_group<kType>(codes, g, next);
         _mm512_store_si512(out[2 * g], whole<kType, true>(even, units, g));
         _mm512_store_si512(out[2 * g + 1], whole<kType, true>(odd, units, g));
       });
@@ -229,13 +256,15 @@ QUIRE_KERNEL_INLINE Columns columns_of(const PackedView& w, const LinearArgs& ar
   c.bias = c.has_bias ? _mm512_maskz_loadu_ps(c.mask, args.bias + panel * kPanel) : _mm512_setzero_ps();
   return c;
 }
-QUIRE_KERNEL_INLINE void put_row(const Columns& c, __m512i high, __m512i mixed, const RowStart& start, float* y) {
+QUIRE_KERNEL_INLINE __m512 row_values(const Columns& c, __m512i high, __m512i mixed, const RowStart& start) {
   high = _mm512_add_epi32(high, _mm512_set1_epi32(start.high));
   mixed = _mm512_add_epi32(mixed, _mm512_set1_epi32(start.mixed));
   const __m512 sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(high), _mm512_set1_ps(256.0f), _mm512_cvtepi32_ps(mixed));
-  __m512 v = _mm512_mul_ps(_mm512_mul_ps(sum, c.unit), _mm512_set1_ps(start.sa));
-  if (c.has_bias) v = _mm512_add_ps(v, c.bias);
-  _mm512_mask_storeu_ps(y, c.mask, v);
+  const __m512 v = _mm512_mul_ps(_mm512_mul_ps(sum, c.unit), _mm512_set1_ps(start.sa));
+  return c.has_bias ? _mm512_add_ps(v, c.bias) : v;
+}
+QUIRE_KERNEL_INLINE void put_row(const Columns& c, __m512i high, __m512i mixed, const RowStart& start, float* y) {
+  _mm512_mask_storeu_ps(y, c.mask, row_values(c, high, mixed, start));
 }
 
 using Sums = int32_t[kRowTile][kPanel];
@@ -317,24 +346,23 @@ QUIRE_KERNEL_INLINE void put_joined(const Task& t, const Columns& c, int64_t pan
 constexpr int kAhead = 4;
 
 // Up to two tiles of rows, straight from the packed weight: blocks are unpacked while earlier ones are multiplied, and
-// a share of the next panel, which lies behind this one, is prefetched.
+// the next panel, which lies behind this one, is prefetched.
 template <DType kType, WordTiles kTiles>
 static __attribute__((noinline)) void stream_panel(const Task& t, int64_t panel) {
   const PanelPlace p = panel_place(*t.w, panel);
-  const int64_t share = t.w->panel_stride / t.blocks;
-  const uint8_t* soon = p.codes + t.w->panel_stride;
+  const int64_t next = t.w->panel_stride;
   const int64_t block_bytes = int64_t{kWordRowBytes} * t.height;
   const int8_t* x = t.words;
   const int8_t* x1 = t.words + t.blocks * block_bytes;
   alignas(64) WeightBlock ready[2 * kAhead];
   clear_sums();
-  for (int64_t b = 0; b < kAhead && b < t.blocks; ++b) unpack_words<kType>(p, b, ready[b]);
+  for (int64_t b = 0; b < kAhead && b < t.blocks; ++b) unpack_words<kType>(p, b, next, ready[b]);
   for (int64_t b = 0; b < t.blocks; b += 4) {
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i, soon += share, x += block_bytes, x1 += block_bytes) {
+    for (int i = 0; i < 4; ++i, x += block_bytes, x1 += block_bytes) {
       if (b + i >= t.blocks) break;
-      for (int64_t j = 0; j < share; j += 64) _mm_prefetch(soon + j, _MM_HINT_T1);
-      if (b + i + kAhead < t.blocks) unpack_words<kType>(p, b + i + kAhead, ready[(b + i + kAhead) % (2 * kAhead)]);
+      const int64_t soon = b + i + kAhead;
+      if (soon < t.blocks) unpack_words<kType>(p, soon, next, ready[soon % (2 * kAhead)]);
       const WeightBlock& w = ready[(b + i) % (2 * kAhead)];
       if constexpr (kTiles == WordTiles::kJoined) {
         switch (i) {
@@ -366,50 +394,163 @@ static __attribute__((noinline)) void stream_panel(const Task& t, int64_t panel)
   }
 }
 
+// One row.
+template <DType kType>
+static __attribute__((noinline)) void dot_panel(const Task& t, int64_t panel) {
+  const PanelPlace p = panel_place(*t.w, panel);
+  const int64_t next = t.w->panel_stride;
+  const uint8_t* codes = p.codes;
+  const int8_t* x = t.words;
+  __m512i mixed[4], high[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) mixed[i] = high[i] = _mm512_setzero_si512();
+  _mm_prefetch(p.codes + t.w->bound_offset + next, _MM_HINT_T1);
+  for (int64_t b = 0; b < t.blocks; ++b, codes += code_bytes(quant_format(kType)), x += kWordRowBytes) {
+    prefetch_scales<kType>(p, b, next);
+    const BlockUnits units = block_units<kType>(p, b, -0x8000);
+    each_group<kType>(
+        codes, [&](int g, __m512i even, __m512i odd) __attribute__((always_inline)) {
+          prefetch_group<kType>(codes, g, next);
+          const int turn = g % 2 * 2;
+          even = whole<kType, true>(even, units, g);
+          mixed[turn] = _mm512_dpbusd_epi32(mixed[turn], even, four_codes(x + 8 * g));
+          high[turn] = _mm512_dpbusd_epi32(high[turn], even, four_codes(x + 2 * kBlock + 8 * g));
+          odd = whole<kType, true>(odd, units, g);
+          mixed[turn + 1] = _mm512_dpbusd_epi32(mixed[turn + 1], odd, four_codes(x + 8 * g + 4));
+          high[turn + 1] = _mm512_dpbusd_epi32(high[turn + 1], odd, four_codes(x + 2 * kBlock + 8 * g + 4));
+        });
+  }
+  const auto sum = [](const __m512i* v) __attribute__((always_inline)) {
+    return _mm512_add_epi32(_mm512_add_epi32(v[0], v[1]), _mm512_add_epi32(v[2], v[3]));
+  };
+  float* y = static_cast<float*>(t.args->out.data) + t.row_begin * t.args->out.stride + panel * kPanel;
+  put_row(columns_of(*t.w, *t.args, panel, p.unit), sum(high), sum(mixed), t.start[0], y);
+}
+
 template <DType kType>
 static __attribute__((noinline)) void unpack_panel(const PanelPlace& p, int64_t blocks, WeightStep* out) {
   for (int64_t b = 0; b < blocks; ++b) unpack_bytes<kType>(p, b, out[b / 2]);
 }
 
-// Two tiles of rows. An operand that stays the second one of several products saves its way into the multiplier.
-QUIRE_KERNEL_INLINE void multiply_bytes(const RowStep& x0, const RowStep& x1, const WeightStep& w) {
-  QUIRE_TILE_LOAD(7, w.low, 64);
-  QUIRE_TILE_LOAD(4, x0.high, kStep);
-  QUIRE_TILE_DOT_UNSIGNED(1, 4, 7);
-  QUIRE_TILE_LOAD(5, x1.high, kStep);
-  QUIRE_TILE_DOT_UNSIGNED(3, 5, 7);
-  QUIRE_TILE_LOAD(6, w.high, 64);
-  QUIRE_TILE_DOT(0, 4, 6);
-  QUIRE_TILE_DOT(2, 5, 6);
-  QUIRE_TILE_LOAD(4, x0.low, kStep);
-  QUIRE_TILE_DOT(1, 4, 6);
-  QUIRE_TILE_LOAD(5, x1.low, kStep);
+// A tile of rows and two panels: sums 0 and 1 are of the first, 2 and 3 of the second.
+QUIRE_KERNEL_INLINE void multiply_bytes(const RowStep& x, const WeightStep& w0, const WeightStep& w1) {
+  QUIRE_TILE_LOAD(4, x.high, kStep);
+  QUIRE_TILE_LOAD(6, w0.low, 64);
+  QUIRE_TILE_DOT_UNSIGNED(1, 4, 6);
+  QUIRE_TILE_LOAD(7, w0.high, 64);
+  QUIRE_TILE_DOT(0, 4, 7);
+  QUIRE_TILE_LOAD(5, x.low, kStep);
+  QUIRE_TILE_DOT(1, 5, 7);
+  QUIRE_TILE_LOAD(6, w1.high, 64);
   QUIRE_TILE_DOT(3, 5, 6);
+  QUIRE_TILE_DOT(2, 4, 6);
+  QUIRE_TILE_LOAD(7, w1.low, 64);
+  QUIRE_TILE_DOT_UNSIGNED(3, 4, 7);
 }
 
-// Many tiles of rows share a panel that was made ready. An odd last tile is multiplied twice, and kept once.
-static __attribute__((noinline)) void ready_panel(const Task& t, int64_t panel, __m512 unit, const WeightStep* w) {
-  const Columns c = columns_of(*t.w, *t.args, panel, unit);
-  const RowStep* x = t.x;
-  alignas(64) Sums sums[4];
-  for (int64_t row = t.row_begin; row < t.row_end; row += 2 * kRowTile, x += 2 * t.steps) {
-    const bool two = row + kRowTile < t.row_end;
-    const RowStep* x1 = two ? x + t.steps : x;
-    clear_sums();
-    for (int64_t s = 0; s < t.steps; ++s) multiply_bytes(x[s], x1[s], w[s]);
-    store_sums(sums);
-    put_tile(t, c, panel, row, sums);
-    if (two) put_tile(t, c, panel, row + kRowTile, sums + 2);
+// Two panels made ready for many tiles of rows: neighbours, or those of gate and up. If there is no second neighbour,
+// both are the same, and the second is not written.
+struct ReadyPanels {
+  const Task* task;
+  const WeightStep* w[2];
+  Columns columns[2];
+  const uint8_t* soon[2];  // the packed panels that are unpacked next, which come into L2 meanwhile
+  int64_t first;           // panel of outputs
+  bool alone;
+};
+
+// What becomes of the two panels' sums of a row.
+struct Neighbours {
+  QUIRE_KERNEL_INLINE void put(const Columns* c, const Sums* sums, int64_t r, const RowStart& start, bool alone,
+                               float* y) {
+    put_row(c[0], _mm512_load_si512(sums[0][r]), _mm512_load_si512(sums[1][r]), start, y);
+    if (!alone) put_row(c[1], _mm512_load_si512(sums[2][r]), _mm512_load_si512(sums[3][r]), start, y + kPanel);
   }
+};
+template <typename Act>
+struct GateAndUp {
+  QUIRE_KERNEL_INLINE void put(const Columns* c, const Sums* sums, int64_t r, const RowStart& start, bool, float* y) {
+    const F32x16 gate = {row_values(c[0], _mm512_load_si512(sums[0][r]), _mm512_load_si512(sums[1][r]), start)};
+    const F32x16 up = {row_values(c[1], _mm512_load_si512(sums[2][r]), _mm512_load_si512(sums[3][r]), start)};
+    store(y, Act::of(gate) * up);
+  }
+};
+
+// Steps before the first outputs of the last tile of rows are written: until then its sums are on their way to memory.
+constexpr int64_t kSumsOnTheirWay = 2;
+
+// The outputs of a tile of rows are written a few rows at a time between the products of the next tile: vectors have
+// nothing else to do there.
+template <typename Outputs>
+static __attribute__((noinline)) void multiply_ready(const ReadyPanels& p) {
+  const Task& t = *p.task;
+  const RowStep* x = t.x;
+  const int64_t steps = t.steps;
+  const int64_t share = ceil_div(kRowTile, steps > kSumsOnTheirWay ? steps - kSumsOnTheirWay : 1);
+  const int64_t stride = t.args->out.stride;
+  float* y = static_cast<float*>(t.args->out.data) + t.row_begin * stride + p.first * kPanel;
+  const RowStart* start = t.start;
+  const Columns columns[2] = {p.columns[0], p.columns[1]};
+  const bool alone = p.alone;
+  const int64_t soon_bytes = ceil_div(t.w->panel_stride, ceil_div(t.row_end - t.row_begin, kRowTile) * steps);
+  int64_t soon = 0;
+  alignas(64) Sums buffers[2][4];  // one is written out while the other is filled
+  const Sums* sums = buffers[0];
+  int64_t rows = 0, done = 0;
+  const auto put = [&](int64_t most) __attribute__((always_inline)) {
+    const int64_t end = rows - done < most ? rows : done + most;
+    for (; done < end; ++done, ++start, y += stride) Outputs::put(columns, sums, done, *start, alone, y);
+  };
+  int turn = 0;
+  for (int64_t row = t.row_begin; row < t.row_end; row += kRowTile, turn ^= 1) {
+    clear_sums();
+    for (int64_t s = 0; s < steps; ++s, ++x) {
+      multiply_bytes(*x, p.w[0][s], p.w[1][s]);
+      for (const int64_t until = soon + soon_bytes; soon < until; soon += 64) {
+        _mm_prefetch(p.soon[0] + soon, _MM_HINT_T1);
+        _mm_prefetch(p.soon[1] + soon, _MM_HINT_T1);
+      }
+      if (s >= kSumsOnTheirWay) put(share);
+    }
+    put(kRowTile);
+    store_sums(buffers[turn]);
+    sums = buffers[turn];
+    rows = t.row_end - row < kRowTile ? t.row_end - row : kRowTile;
+    done = 0;
+  }
+  put(kRowTile);
+}
+
+// Makes panels `first` and `second` ready, and multiplies many rows with them. `step`: to the panels that come next.
+template <DType kType>
+ReadyPanels make_ready(const Task& t, int64_t first, int64_t second, int64_t step, WeightStep* scratch) {
+  ReadyPanels ready;
+  ready.task = &t;
+  ready.first = first;
+  ready.alone = first == second;
+  const int64_t panels[2] = {first, second};
+  for (int i = 0; i < 2; ++i) {
+    const PanelPlace place = panel_place(*t.w, panels[i]);
+    WeightStep* to = ready.alone ? scratch : scratch + i * t.steps;
+    if (to != scratch || i == 0) unpack_panel<kType>(place, t.blocks, to);
+    ready.w[i] = to;
+    ready.columns[i] = columns_of(*t.w, *t.args, panels[i], place.unit);
+    ready.soon[i] = t.w->panel(panels[i] + step);
+  }
+  return ready;
 }
 
 template <DType kType>
 void all_panels(const Task& t, int64_t panel_begin, int64_t panel_end, WeightStep* scratch) {
+  if (t.words == nullptr) {
+    for (int64_t p = panel_begin; p < panel_end; p += 2) {
+      multiply_ready<Neighbours>(make_ready<kType>(t, p, p + 1 < panel_end ? p + 1 : p, 2, scratch));
+    }
+    return;
+  }
   for (int64_t p = panel_begin; p < panel_end; ++p) {
-    if (t.words == nullptr) {
-      const PanelPlace place = panel_place(*t.w, p);
-      unpack_panel<kType>(place, t.blocks, scratch);
-      ready_panel(t, p, place.unit, scratch);
+    if (t.height == 1) {
+      dot_panel<kType>(t, p);
     } else if (t.height <= kMostJoinedRows) {
       stream_panel<kType, WordTiles::kJoined>(t, p);
     } else if (t.row_end - t.row_begin <= kRowTile) {
@@ -417,6 +558,19 @@ void all_panels(const Task& t, int64_t panel_begin, int64_t panel_end, WeightSte
     } else {
       stream_panel<kType, WordTiles::kTwo>(t, p);
     }
+  }
+}
+
+template <typename Act>
+void gated_ready(const ReadyPanels& ready) {
+  multiply_ready<GateAndUp<Act>>(ready);
+}
+template <DType kType>
+void gated_panels(const Task& t, Activation activation, int64_t panel_begin, int64_t panel_end, WeightStep* scratch) {
+  const int64_t half = t.w->panels() / 2;
+  for (int64_t p = panel_begin; p < panel_end; ++p) {
+    const ReadyPanels ready = make_ready<kType>(t, p, half + p, 1, scratch);
+    [&] { QUIRE_DISPATCH_ACTIVATION(activation, gated_ready, ready) }();
   }
 }
 
@@ -534,9 +688,8 @@ void linear_prepare(const Tensor& x, const PackedView& w, int64_t row_begin, int
   }
 }
 
-void linear_product(const PreparedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin,
-                    int64_t row_end, int64_t panel_begin, int64_t panel_end, void* scratch) {
-  if (w.dtype == DType::kBF16) return rounded_product(x, w, args, row_begin, row_end, panel_begin, panel_end);
+static Task task_of(const PreparedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin,
+                    int64_t row_end) {
   const std::byte* tile = x.data + row_begin / kRowTile * tile_bytes(w, x.rows);
   Task t;
   t.w = &w;
@@ -549,9 +702,29 @@ void linear_product(const PreparedRows& x, const PackedView& w, const LinearArgs
   t.row_begin = row_begin;
   t.row_end = row_end;
   t.height = word_height(x.rows);
+  return t;
+}
+
+void linear_product(const PreparedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin,
+                    int64_t row_end, int64_t panel_begin, int64_t panel_end, void* scratch) {
+  if (w.dtype == DType::kBF16) return rounded_product(x, w, args, row_begin, row_end, panel_begin, panel_end);
+  const Task t = task_of(x, w, args, row_begin, row_end);
   configure_tiles(t.height <= kMostJoinedRows ? 2 * t.height : kRowTile, kPanel);
   [&] { QUIRE_DISPATCH_QUANT(w.dtype, all_panels, t, panel_begin, panel_end, static_cast<WeightStep*>(scratch)) }();
   release_tiles();
+}
+
+bool linear_gated(const PreparedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin,
+                  int64_t row_end, int64_t panel_begin, int64_t panel_end, void* scratch) {
+  if (w.dtype == DType::kBF16 || takes_words(x.rows) || args.gated->limit > 0) return false;
+  const Task t = task_of(x, w, args, row_begin, row_end);
+  configure_tiles(kRowTile, kPanel);
+  [&] {
+    QUIRE_DISPATCH_QUANT(w.dtype, gated_panels, t, args.gated->activation, panel_begin, panel_end,
+                         static_cast<WeightStep*>(scratch))
+  }();
+  release_tiles();
+  return true;
 }
 
 }  // namespace quire::cpu::QUIRE_ISA_NS

@@ -22,6 +22,7 @@ const CpuKernels kTable = {
                .prepared_bytes = linear_quantised_bytes,
                .prepare = linear_quantise,
                .product = linear_product,
+               .gated = nullptr,
                .plain = linear_plain,
                .dequantised = linear_dequantised},
 };
