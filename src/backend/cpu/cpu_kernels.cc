@@ -3,7 +3,6 @@
 #include "backend/cpu/cpu_kernels.h"
 
 #include "backend/cpu/attention_plan.h"
-
 #include "base/check.h"
 
 namespace quire::cpu {
@@ -57,7 +56,11 @@ static CpuKernels with_tiles(const CpuKernels& base) {
 const CpuKernels& kernels(Isa isa) {
   switch (isa) {
     case Isa::kPortable:
+#ifdef QUIRE_LEVEL_portable
       return portable::kTable;
+#else
+      break;
+#endif
     case Isa::kNeonDotprod: {
 #ifdef QUIRE_LEVEL_neon_dotprod
       static const CpuKernels table =
@@ -98,7 +101,6 @@ const CpuKernels& kernels(Isa isa) {
     }
   }
   QUIRE_CHECK(false, "this ISA level is not in the binary");
-  return portable::kTable;
 }
 
 }  // namespace quire::cpu

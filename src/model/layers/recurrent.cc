@@ -232,8 +232,8 @@ struct RecurrentScratch {
   Tensor all, all_gates;  // room for the columns of all ranks
 };
 
-RecurrentScratch take_scratch(const DecoderModel& model, const LayerConfig& layer, int64_t tokens,
-                              ScratchAllocator& scratch) {
+RecurrentScratch take_recurrent_scratch(const DecoderModel& model, const LayerConfig& layer, int64_t tokens,
+                                        ScratchAllocator& scratch) {
   const DecoderConfig& config = model.config();
   const Share& share = config.share;
   const int64_t channels = short_conv_channels(config);
@@ -250,14 +250,14 @@ RecurrentScratch take_scratch(const DecoderModel& model, const LayerConfig& laye
   return s;
 }
 
-void reserve(const DecoderModel& model, const LayerConfig& layer, int64_t tokens, ScratchAllocator& scratch) {
-  take_scratch(model, layer, tokens, scratch);
+void reserve_recurrent(const DecoderModel& model, const LayerConfig& layer, int64_t tokens, ScratchAllocator& scratch) {
+  take_recurrent_scratch(model, layer, tokens, scratch);
 }
 
 // What the three kinds do first: take scratch, and project the input into it.
 RecurrentScratch project_in(DecoderModel& model, const LayerContext& layer, const LayerInput& input) {
   ScratchAllocator allocator = model.scratch();
-  const RecurrentScratch out = take_scratch(model, layer.config, input.x.rows, allocator);
+  const RecurrentScratch out = take_recurrent_scratch(model, layer.config, input.x.rows, allocator);
   model.project_in(layer.weights.recurrent.in, input, out.in);
   return out;
 }
@@ -358,7 +358,7 @@ const MixerKind kGatedDeltaNetMixer = {
       const GatedDeltaNetConfig& c = config.gdn;
       return state_of(GdnColumns(c).qkv * (c.kernel - 1) + c.value_heads * c.dk * c.dv);
     },
-    load_gated_delta_net, reserve, run_gated_delta_net,
+    load_gated_delta_net, reserve_recurrent, run_gated_delta_net,
     [](const DecoderConfig& config) {
       return GdnColumns(config.gdn).qkv + config.gdn.key_heads + 2 * config.gdn.value_heads;
     }};
@@ -368,12 +368,12 @@ const MixerKind kMamba2Mixer = {
       const Mamba2Config& c = config.mamba2;
       return state_of(Mamba2Columns(c).xbc * (c.kernel - 1) + c.heads * c.head_dim * c.state_size);
     },
-    load_mamba2, reserve, run_mamba2,
+    load_mamba2, reserve_recurrent, run_mamba2,
     [](const DecoderConfig& config) { return Mamba2Columns(config.mamba2).xbc + 2 * config.mamba2.heads; }};
 
 const MixerKind kShortConvMixer = {[](const DecoderConfig& config, const LayerConfig&) {
                                      return state_of(short_conv_channels(config) * (config.short_conv.kernel - 1));
                                    },
-                                   load_short_conv, reserve, run_short_conv};
+                                   load_short_conv, reserve_recurrent, run_short_conv};
 
 }  // namespace quire::model
