@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures how well-formed but greedy requests affect other clients, by timing a small request beside each of them.
 
-Usage: python bench/abuse.py --model MODEL [--seconds 60] [--connections 100] [--limit 3] [--anonymous]
+Usage: python bench/abuse.py --model MODEL [--seconds 60 | --attacks N] [--connections 100] [--limit 3] [--anonymous]
 
 The greedy requests are at the limits of the API: many prompts times n, and every list, text, number and object of every
 endpoint (from /openapi.json) at a large size, sent over many connections at once, with and without a key. Meanwhile another
@@ -40,6 +40,11 @@ CROWDS = {
     "logprobs": {"prompt": ["a b c"] * 512, "n": 16, "logprobs": 20, "max_tokens": 16, "temperature": 1},
     "streams": {"prompt": ["a"] * 64, "n": 8, "max_tokens": 64, "temperature": 1, "stream": True},
 }
+# Large values, made once.
+TEXT = "x " * 500_000
+LISTS = {"string": ["y" * 50] * 20_000, "integer": [7] * 200_000, "number": [1] * 200_000,
+         "object": [{"role": "user", "content": "hi", "type": "text", "text": "hi"}] * 20_000}
+OBJECT = {f"key{i}": 1 for i in range(150_000)}
 
 
 def large_values(schema: dict) -> list:
@@ -51,16 +56,14 @@ def large_values(schema: dict) -> list:
         return [value for one in kind for value in large_values(schema | {"type": one})]
     match kind:
         case "string":
-            return ["x " * 500_000]
+            return [TEXT]
         case "integer" | "number":
             return [schema.get("maximum", 1 << 40), schema.get("minimum", -(1 << 40))]
         case "array":
-            item = schema.get("items", {})
-            many = {"string": ["y" * 50] * 20_000, "integer": [7] * 200_000, "number": [1] * 200_000,
-                    "object": [{"role": "user", "content": "hi", "type": "text", "text": "hi"}] * 20_000}
-            return [many[item["type"]]] if item.get("type") in many else []
+            kind = schema.get("items", {}).get("type")
+            return [LISTS[kind]] if kind in LISTS else []
         case "object":
-            return [{f"key{i}": 1 for i in range(150_000)}]
+            return [OBJECT]
     return []
 
 
@@ -170,7 +173,7 @@ class Abuse:
         before = self.server.memory_mb()
         end = time.monotonic() + self.options.seconds
         done = 0
-        while time.monotonic() < end and not self.failures:
+        while not self.failures and (done < self.options.attacks if self.options.attacks else time.monotonic() < end):
             name, path, body = attacks[done % len(attacks)]
             key = "" if done // len(attacks) % 2 else self.keys[1]
             await self.attack(name, path, body, key)
@@ -202,6 +205,7 @@ def main() -> int:
     parser.add_argument("--model", required=True)
     parser.add_argument("--quire", type=pathlib.Path, default=ROOT / "build" / "quire")
     parser.add_argument("--seconds", type=float, default=60, help="duration of the test")
+    parser.add_argument("--attacks", type=int, default=0, help="how many kinds of greedy requests are sent, instead of --seconds")
     parser.add_argument("--connections", type=int, default=100, help="number of concurrent greedy clients")
     parser.add_argument("--patience", type=float, default=3, help="seconds after which a greedy client disconnects")
     parser.add_argument("--limit", type=float, default=0, help="fail if the small request takes more than this multiple of its time alone")

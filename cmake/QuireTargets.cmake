@@ -60,12 +60,13 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT QUIRE_SANITIZE)
 endif()
 
 # What takes little time to run is optimised less, since that halves the time of its compilation: tests in a release, tests
-# and libraries that are COLD in sanitizer builds.
+# and libraries that are COLD in sanitizer builds. A further argument is the option for a release in place of -O1.
 function(quire_cold target)
   if(QUIRE_SANITIZE)
     target_compile_options(${target} PRIVATE -O0)
   elseif(CMAKE_BUILD_TYPE STREQUAL "Release")
-    target_compile_options(${target} PRIVATE -O1)
+    set(level -O1 ${ARGN})
+    target_compile_options(${target} PRIVATE ${level})
   endif()
 endfunction()
 
@@ -117,12 +118,12 @@ function(quire_unity target)
   endif()
 endfunction()
 
-# Options of a library's target. `cold`: optimised less.
+# Options of a library's target. `cold`: optimised less; further arguments are those of quire_cold.
 function(quire_library_options target cold)
   quire_compile_options(${target})
   target_compile_options(${target} PRIVATE ${QUIRE_FUZZ_FLAGS})
   if(cold)
-    quire_cold(${target})
+    quire_cold(${target} ${ARGN})
     quire_precompiled(${target} quire_cold_headers)
   else()
     target_compile_options(${target} PRIVATE ${QUIRE_RELEASE_OPTIMISATION})
@@ -130,20 +131,25 @@ function(quire_library_options target cold)
   endif()
 endfunction()
 
-# quire_library(base SOURCES a.cc b.cc DEPS quire_x PkgConfig::Y [SEPARATE c.cc] [LIGHT d.cc] [COLD] [ONCE]): the static
+# quire_library(base SOURCES a.cc b.cc DEPS quire_x PkgConfig::Y [SEPARATE c.cc] [LIGHT d.cc] [COLD] [ONCE] [SELDOM]): the static
 # library quire_<folder>. SEPARATE names further sources, which are like each other by design and so cannot be compiled as
 # one file. LIGHT names further sources that run once per request or less, and so are optimised less in a release; ONCE:
-# all of them do. COLD: tests spend little time in the library, and sanitizer builds optimise it less (see quire_cold).
+# all of them do. SELDOM: all of them run once per start of the program or less, and are hardly optimised. COLD: tests spend little time in the library, and sanitizer builds optimise it less (see quire_cold).
 # Arithmetic that ends in a logit is in neither LIGHT nor ONCE.
 function(quire_library folder)
-  cmake_parse_arguments(ARG "COLD;ONCE" "" "SOURCES;SEPARATE;LIGHT;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "COLD;ONCE;SELDOM" "" "SOURCES;SEPARATE;LIGHT;DEPS" ${ARGN})
   set(target quire_${folder})
   if(QUIRE_SANITIZE)
     set(light ${ARG_COLD})
     set(cold ${ARG_COLD})
   else()
     set(light ON)
-    set(cold ${ARG_ONCE})
+    set(cold OFF)
+    if(ARG_ONCE)
+      set(cold ON)
+    elseif(ARG_SELDOM)
+      set(cold ON -Og)
+    endif()
   endif()
   if(ARG_SOURCES)
     add_library(${target} STATIC ${ARG_SOURCES} ${ARG_SEPARATE})

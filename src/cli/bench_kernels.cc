@@ -6,7 +6,7 @@
 
 #include <cstdio>
 
-#include "backend/gpu/gpu_backend.h"
+#include "backend/gpu/device.h"
 #include "bench/gpu_kernels.h"
 #include "cli/bench.h"
 #include "cli/command.h"

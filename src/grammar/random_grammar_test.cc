@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/test_sanitized.h"
 #include "grammar/matcher.h"
 #include "grammar/test_grammars.h"
 
@@ -99,7 +100,8 @@ std::vector<std::string> texts_up_to(size_t length) {
 TEST(RandomGrammars, AcceptWhatTheDefinitionSays) {
   std::vector<std::string> texts = texts_up_to(4);
   int useful = 0;
-  for (uint32_t seed = 0; seed < 200; ++seed) {
+  const auto seeds = static_cast<uint32_t>(trials(200));
+  for (uint32_t seed = 0; seed < seeds; ++seed) {
     Grammar slow = random_grammar(seed);
     std::map<std::string, bool> expected;
     for (const std::string& text : texts) expected[text] = SlowRecogniser(slow, text).matches();
@@ -115,13 +117,14 @@ TEST(RandomGrammars, AcceptWhatTheDefinitionSays) {
       ASSERT_EQ(accepted, matches) << "seed " << seed << " text " << text;
     }
   }
-  EXPECT_GT(useful, 100);
+  EXPECT_GT(useful, trials(100));
 }
 
 TEST(RandomGrammars, MasksEqualTryingEveryToken) {
   auto vocabulary = byte_vocabulary({"aa", "ab", "abc", "bc", "cc", "aaa", "abab", "ca", "bb", "ba"});
   std::vector<std::string> texts = texts_up_to(4);
-  for (uint32_t seed = 0; seed < 100; ++seed) {
+  const auto seeds = static_cast<uint32_t>(trials(100));
+  for (uint32_t seed = 0; seed < seeds; ++seed) {
     auto compiled = CompiledGrammar::make(random_grammar(seed), vocabulary);
     if (!compiled.ok()) continue;
     for (const std::string& text : texts) {
@@ -204,7 +207,8 @@ Grammar bounded_strings(uint32_t seed) {
 
 TEST(RandomGrammars, MasksOfBoundedStringsEqualTryingEveryToken) {
   size_t compared = 0;
-  for (uint32_t seed = 0; seed < 150; ++seed) {
+  const auto seeds = static_cast<uint32_t>(trials(150));
+  for (uint32_t seed = 0; seed < seeds; ++seed) {
     auto vocabulary = text_vocabulary(seed % 5);
     auto compiled = CompiledGrammar::make(bounded_strings(seed), vocabulary);
     if (!compiled.ok()) continue;
@@ -226,7 +230,7 @@ TEST(RandomGrammars, MasksOfBoundedStringsEqualTryingEveryToken) {
       ASSERT_TRUE(matcher.accept(allowed[random() % allowed.size()], {}).ok());
     }
   }
-  EXPECT_GT(compared, 1000u);
+  EXPECT_GT(compared, static_cast<size_t>(trials(1000)));
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "backend/cpu/topology.h"
-#include "backend/gpu/gpu_backend.h"
+#include "backend/gpu/device.h"
 #include "backend/tracing_backend.h"
 #include "base/env.h"
 #include "base/log.h"

@@ -127,19 +127,19 @@ def test_bytes_that_are_not_utf8_become_replacement_characters(path):
         assert ids == ref.encode(blob.decode("utf-8", errors="replace")).ids, f"{name(path)}: {blob!r}"
 
 
-# No spaces, one space, one script, one class of character: a quadratic step would take hours on these.
-LONG = ["a" * 1_000_000, "ab1 " * 250_000, "\u4e2d\u6587" * 150_000, " " * 1_000_000, "\n" * 1_000_000, "!?" * 500_000, "Aa" * 500_000,
-        "0123456789" * 100_000]
+# No spaces, one space, one script, one class of character: with a quadratic step these would not end before the suite's limit.
+LONG = ["a" * 300_000, "ab1 " * 75_000, "\u4e2d\u6587" * 45_000, " " * 300_000, "\n" * 300_000, "!?" * 150_000, "Aa" * 150_000,
+        "0123456789" * 30_000]
 
 
 @pytest.mark.parametrize("path", SMALL + (REAL if FULL else []), ids=name, scope="module")
-def test_megabyte_long_lines_finish(path):
+def test_very_long_lines_finish(path):
     ids = ours(path).encode(LONG)
     assert len(ids) == len(LONG)
 
 
 @pytest.mark.parametrize("path", SMALL + (REAL if FULL else []), ids=name, scope="module")
 def test_long_lines_agree(path):
-    texts = [t[:len(t) // (10 if FULL else 50)] for t in LONG]
+    texts = [t[:len(t) // (3 if FULL else 15)] for t in LONG]
     for text, ids, want in zip(texts, ours(path).encode(texts), reference(path).encode_batch(texts)):
         assert ids == want.ids, f"{name(path)}: {text[:20]!r}..."

@@ -3,7 +3,6 @@
 #include "backend/cpu/cpu_kernels.h"
 
 #include "backend/cpu/attention_plan.h"
-
 #include "base/check.h"
 
 namespace quire::cpu {
@@ -60,7 +59,11 @@ static CpuKernels with_tiles(const CpuKernels& base) {
 const CpuKernels& kernels(Isa isa) {
   switch (isa) {
     case Isa::kPortable:
+#ifdef QUIRE_LEVEL_portable
       return portable::kTable;
+#else
+      break;
+#endif
     case Isa::kNeonDotprod: {
 #ifdef QUIRE_LEVEL_neon_dotprod
       static const CpuKernels table =
@@ -101,7 +104,6 @@ const CpuKernels& kernels(Isa isa) {
     }
   }
   QUIRE_CHECK(false, "this ISA level is not in the binary");
-  return portable::kTable;
 }
 
 }  // namespace quire::cpu

@@ -149,8 +149,10 @@ bool has_amx() {
 
 bool built(Isa isa) {
   switch (isa) {
+#ifdef QUIRE_LEVEL_portable
     case Isa::kPortable:
       return true;
+#endif
 #ifdef QUIRE_LEVEL_neon_dotprod
     case Isa::kNeonDotprod:
       return true;
@@ -208,6 +210,11 @@ std::vector<Isa> available_isas() {
 
 Result<Isa> choose_isa(const std::string& wanted) {
   const std::vector<Isa> found = available_isas();
+  if (found.empty()) {
+    return unsupported(
+        "this build has no kernels for this machine's CPU, since it was made for another machine alone; build quire "
+        "here, or with -DQUIRE_CPU=all");
+  }
   std::string name_wanted = wanted;
   const char* source = "the ISA level";
   if (name_wanted.empty()) {

@@ -13,7 +13,8 @@ namespace quire::cpu {
 enum class Isa { kPortable, kNeonDotprod, kNeonI8mm, kAvx2, kAvx512, kAmx };
 
 const char* name(Isa isa);
-// The levels that are in this binary and that this machine can run, weakest first; never empty.
+// The levels that are in this binary and that this machine can run, weakest first. Empty only if the binary was built
+// for another machine alone (QUIRE_CPU=native).
 std::vector<Isa> available_isas();
 // The best available level, or the one named (by --cpu-isa or QUIRE_CPU_ISA); an unknown or missing one is an Error
 // with the choices.

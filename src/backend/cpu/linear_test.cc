@@ -10,6 +10,7 @@
 #include "backend/cpu/isa_level.h"
 #include "backend/testing/linear_cases.h"
 #include "backend/testing/linear_oracle_test.h"
+#include "base/test_sanitized.h"
 
 namespace quire {
 namespace {
@@ -46,11 +47,7 @@ void check_rows(Backend& backend, const PackedMatrix& weight, std::vector<float>
 }
 
 // Instrumented kernels are slow, and small shapes reach every line: the large ones are left to the other builds.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int64_t kLargestShape = 16 << 10;
-#else
-constexpr int64_t kLargestShape = 1 << 20;
-#endif
+constexpr int64_t kLargestShape = kSanitized ? 16 << 10 : 1 << 20;
 
 // The form of activations in a product with a weight of this type.
 enum class Form { kFloat, kQuantised, kEightBits, kFixed, kRounded, kPaired };

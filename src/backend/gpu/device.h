@@ -22,6 +22,10 @@
 #include "base/result.h"
 #include "ops/dtype.h"
 
+namespace quire {
+class Backend;
+}
+
 namespace quire::gpu {
 
 enum class Api : uint8_t { kCuda, kMetal, kEmulator };
@@ -172,5 +176,7 @@ std::string describe(const DeviceInfo& info);  // "cuda (NVIDIA H200, sm_90)"
 Result<std::unique_ptr<Device>> open_cuda(int index);
 Result<std::unique_ptr<Device>> open_metal(int index);
 Result<std::unique_ptr<Device>> open_emulator();
+// The backend on a device: "cuda", "metal" or "emulator"; "auto" takes the first of cuda and metal that is present.
+Result<std::unique_ptr<Backend>> make_gpu_backend(const std::string& device);
 
 }  // namespace quire::gpu

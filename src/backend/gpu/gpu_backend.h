@@ -141,7 +141,4 @@ class GpuBackend final : public Backend {
   std::unique_ptr<Memory> read_back_;  // what read() returns
 };
 
-// The backend on a device: "cuda", "metal" or "emulator"; "auto" takes the first of cuda and metal that is present.
-Result<std::unique_ptr<Backend>> make_gpu_backend(const std::string& device);
-
 }  // namespace quire::gpu

@@ -49,11 +49,6 @@ SelftestCheck check(const SelftestCase& c, GpuBackend& gpu, Backend& cpu) {
 
 }  // namespace
 
-bool SelftestReport::passed() const {
-  return broken.empty() && !checks.empty() &&
-         std::all_of(checks.begin(), checks.end(), [](const SelftestCheck& c) { return c.passed(); });
-}
-
 void* SelftestSide::zeros(size_t bytes) {
   auto buffer = ops.allocate(std::max<size_t>(bytes, 16));
   QUIRE_CHECK(buffer.ok(), "no memory for the self-test");

@@ -6,6 +6,7 @@
 // than many rows, both must give the same bits.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -36,7 +37,10 @@ struct SelftestReport {
   double kernel_seconds = 0;
   std::vector<BrokenKernel> broken;
   std::vector<SelftestCheck> checks;  // empty if a kernel is broken
-  bool passed() const;
+  bool passed() const {
+    return broken.empty() && !checks.empty() &&
+           std::all_of(checks.begin(), checks.end(), [](const SelftestCheck& check) { return check.passed(); });
+  }
 };
 
 // One check, which runs on the device and on the CPU (selftest_cases.cc).

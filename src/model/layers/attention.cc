@@ -6,7 +6,7 @@
 namespace quire::model {
 namespace {
 
-kv::LayerCache cache(const DecoderConfig& config, const LayerConfig& layer) {
+kv::LayerCache attention_cache(const DecoderConfig& config, const LayerConfig& layer) {
   kv::LayerCache out;
   out.kind = layer.window > 0 ? kv::CacheKind::kWindow : kv::CacheKind::kFull;
   out.window = layer.window;
@@ -98,7 +98,7 @@ std::vector<Slice> qkv_slices(const Loader& loader, const LayerConfig& layer, in
   return out;
 }
 
-Status load(Loader& loader, const LayerConfig& layer, int64_t index, DecoderLayer& weights) {
+Status load_attention(Loader& loader, const LayerConfig& layer, int64_t index, DecoderLayer& weights) {
   AttentionWeights& out = weights.attention;
   const DecoderConfig& config = loader.config();
   const int64_t d = config.head_dim_of(layer);
@@ -119,8 +119,8 @@ struct AttentionScratch {
   Tensor all;  // room for the heads of all ranks
 };
 
-AttentionScratch take_scratch(const DecoderModel& model, const LayerConfig& layer, int64_t tokens,
-                              ScratchAllocator& scratch) {
+AttentionScratch take_attention_scratch(const DecoderModel& model, const LayerConfig& layer, int64_t tokens,
+                                        ScratchAllocator& scratch) {
   const DecoderConfig& config = model.config();
   const int64_t d = config.head_dim_of(layer);
   const int64_t q = config.heads * d;
@@ -135,8 +135,8 @@ AttentionScratch take_scratch(const DecoderModel& model, const LayerConfig& laye
   return out;
 }
 
-void reserve(const DecoderModel& model, const LayerConfig& layer, int64_t tokens, ScratchAllocator& scratch) {
-  take_scratch(model, layer, tokens, scratch);
+void reserve_attention(const DecoderModel& model, const LayerConfig& layer, int64_t tokens, ScratchAllocator& scratch) {
+  take_attention_scratch(model, layer, tokens, scratch);
 }
 
 void normalise_heads(const DecoderModel& model, const Tensor& x, const Norm& weights, int64_t head_dim) {
@@ -219,13 +219,13 @@ void write_kv(DecoderModel& model, const LayerContext& layer, const AttentionScr
   model.backend().reshape_and_cache({k, v, model.group(layer).slot_mapping, model.pages(layer)});
 }
 
-bool run(DecoderModel& model, const LayerContext& layer, const LayerInput& input, const LayerOutput& output) {
+bool run_attention(DecoderModel& model, const LayerContext& layer, const LayerInput& input, const LayerOutput& output) {
   const DecoderConfig& config = model.config();
   const AttentionWeights& weights = layer.weights.attention;
   const int64_t d = config.head_dim_of(layer.config);
   const int64_t q_cols = config.heads * d;
   ScratchAllocator allocator = model.scratch();
-  const AttentionScratch scratch = take_scratch(model, layer.config, input.x.rows, allocator);
+  const AttentionScratch scratch = take_attention_scratch(model, layer.config, input.x.rows, allocator);
   model.project_in(weights.qkv, input, scratch.qkv);
 
   const Tensor q = scratch.qkv.columns(0, q_cols);
@@ -247,6 +247,6 @@ bool run(DecoderModel& model, const LayerContext& layer, const LayerInput& input
 
 }  // namespace
 
-const MixerKind kAttentionMixer = {cache, load, reserve, run};
+const MixerKind kAttentionMixer = {attention_cache, load_attention, reserve_attention, run_attention};
 
 }  // namespace quire::model

@@ -28,8 +28,8 @@ struct FeedForwardScratch {
   Tensor all;  // room for the columns of all ranks
 };
 
-FeedForwardScratch take_scratch(const DecoderModel& model, const LayerConfig& layer, int64_t tokens,
-                                ScratchAllocator& scratch) {
+FeedForwardScratch take_feed_forward_scratch(const DecoderModel& model, const LayerConfig& layer, int64_t tokens,
+                                             ScratchAllocator& scratch) {
   const int64_t rows = std::min(tokens, max_rows(model.backend()));
   FeedForwardScratch out;
   if (has_experts(model.config(), layer)) out.moe = take_moe_scratch(model, rows, scratch);
@@ -71,7 +71,7 @@ Status load_mlp(Loader& loader, std::vector<Slice> gate_up, int64_t inner, const
 
 void reserve_feed_forward(const DecoderModel& model, const LayerConfig& layer, int64_t tokens,
                           ScratchAllocator& scratch) {
-  take_scratch(model, layer, tokens, scratch);
+  take_feed_forward_scratch(model, layer, tokens, scratch);
 }
 
 bool run_feed_forward(DecoderModel& model, const LayerContext& layer, const LayerInput& input,
@@ -88,7 +88,7 @@ bool run_feed_forward(DecoderModel& model, const LayerContext& layer, const Laye
   for (int64_t first = 0; first < all; first += part) {
     const int64_t count = std::min(part, all - first);
     ScratchAllocator allocator = model.scratch();
-    const FeedForwardScratch scratch = take_scratch(model, layer.config, count, allocator);
+    const FeedForwardScratch scratch = take_feed_forward_scratch(model, layer.config, count, allocator);
     model.select_rows(first);
     const Tensor x = from.x.some_rows(first, count);
     const Tensor out = output.out.some_rows(first, count);

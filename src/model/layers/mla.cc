@@ -11,7 +11,7 @@
 namespace quire::model {
 namespace {
 
-kv::LayerCache cache(const DecoderConfig& config, const LayerConfig&) {
+kv::LayerCache mla_cache(const DecoderConfig& config, const LayerConfig&) {
   kv::LayerCache out;
   out.kv_heads = 1;
   out.head_dim = config.mla.kv_rank + config.mla.rope_dim;
@@ -97,7 +97,7 @@ Status load_latent_heads(Loader& loader, int64_t index, MlaWeights& out) {
   return {};
 }
 
-Status load(Loader& loader, const LayerConfig&, int64_t index, DecoderLayer& weights) {
+Status load_mla(Loader& loader, const LayerConfig&, int64_t index, DecoderLayer& weights) {
   MlaWeights& out = weights.mla;
   const DecoderConfig& config = loader.config();
   const MlaConfig& c = config.mla;
@@ -121,7 +121,7 @@ struct MlaScratch {
   Tensor all;  // room for the heads of all ranks
 };
 
-MlaScratch take_scratch(const DecoderModel& model, int64_t tokens, ScratchAllocator& scratch) {
+MlaScratch take_mla_scratch(const DecoderModel& model, int64_t tokens, ScratchAllocator& scratch) {
   const MlaConfig& c = model.config().mla;
   const int64_t heads = model.config().heads;
   const DType type = model.activation();
@@ -137,8 +137,8 @@ MlaScratch take_scratch(const DecoderModel& model, int64_t tokens, ScratchAlloca
   return out;
 }
 
-void reserve(const DecoderModel& model, const LayerConfig&, int64_t tokens, ScratchAllocator& scratch) {
-  take_scratch(model, tokens, scratch);
+void reserve_mla(const DecoderModel& model, const LayerConfig&, int64_t tokens, ScratchAllocator& scratch) {
+  take_mla_scratch(model, tokens, scratch);
 }
 
 // Norm, rotation and the write to pages in one op, if the backend has it.
@@ -177,13 +177,13 @@ void write_cache(DecoderModel& model, const LayerContext& layer, const MlaScratc
   model.backend().reshape_and_cache({s.kv, {}, model.group(layer).slot_mapping, layer.kv.layer(layer.index)});
 }
 
-bool run(DecoderModel& model, const LayerContext& layer, const LayerInput& input, const LayerOutput& output) {
+bool run_mla(DecoderModel& model, const LayerContext& layer, const LayerInput& input, const LayerOutput& output) {
   const MlaConfig& c = model.config().mla;
   const MlaWeights& weights = layer.weights.mla;
   Backend& backend = model.backend();
   const Tensor x = model.normed(input);
   ScratchAllocator allocator = model.scratch();
-  const MlaScratch s = take_scratch(model, x.rows, allocator);
+  const MlaScratch s = take_mla_scratch(model, x.rows, allocator);
   const int64_t heads = model.config().heads;
 
   if (c.q_rank > 0) {
@@ -203,6 +203,6 @@ bool run(DecoderModel& model, const LayerContext& layer, const LayerInput& input
 
 }  // namespace
 
-const MixerKind kMlaMixer = {cache, load, reserve, run};
+const MixerKind kMlaMixer = {mla_cache, load_mla, reserve_mla, run_mla};
 
 }  // namespace quire::model

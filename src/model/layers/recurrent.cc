@@ -232,8 +232,8 @@ struct RecurrentScratch {
   Tensor all, all_gates;  // room for the columns of all ranks
 };
 
-RecurrentScratch take_scratch(const DecoderModel& model, const LayerConfig& layer, int64_t tokens,
-                              ScratchAllocator& scratch) {
+RecurrentScratch take_recurrent_scratch(const DecoderModel& model, const LayerConfig& layer, int64_t tokens,
+                                        ScratchAllocator& scratch) {
   const DecoderConfig& config = model.config();
   const Share& share = config.share;
   const int64_t channels = short_conv_channels(config);
@@ -250,14 +250,14 @@ RecurrentScratch take_scratch(const DecoderModel& model, const LayerConfig& laye
   return s;
 }
 
-void reserve(const DecoderModel& model, const LayerConfig& layer, int64_t tokens, ScratchAllocator& scratch) {
-  take_scratch(model, layer, tokens, scratch);
+void reserve_recurrent(const DecoderModel& model, const LayerConfig& layer, int64_t tokens, ScratchAllocator& scratch) {
+  take_recurrent_scratch(model, layer, tokens, scratch);
 }
 
 // What the three kinds do first: take scratch, and project the input into it.
 RecurrentScratch project_in(DecoderModel& model, const LayerContext& layer, const LayerInput& input) {
   ScratchAllocator allocator = model.scratch();
-  const RecurrentScratch out = take_scratch(model, layer.config, input.x.rows, allocator);
+  const RecurrentScratch out = take_recurrent_scratch(model, layer.config, input.x.rows, allocator);
   model.project_in(layer.weights.recurrent.in, input, out.in);
   return out;
 }
@@ -361,7 +361,7 @@ const MixerKind kGatedDeltaNetMixer = {
       if (c.chunked) return state_of(DeltaChunkLayout(c.key_heads, c.value_heads, c.dk, c.dv, c.kernel).bytes);
       return state_of(gated_delta_net_state_bytes(c.key_heads, c.value_heads, c.dk, c.dv, c.kernel));
     },
-    load_gated_delta_net, reserve, run_gated_delta_net,
+    load_gated_delta_net, reserve_recurrent, run_gated_delta_net,
     [](const DecoderConfig& config) {
       const GatedDeltaNetConfig& c = config.gdn;
       const int64_t scores = c.chunked ? 2 * kStateChunk * c.key_heads + 3 : 0;  // and up to 3 for their alignment
@@ -373,13 +373,13 @@ const MixerKind kMamba2Mixer = {
       const Mamba2Config& c = config.mamba2;
       return state_of(mamba2_state_bytes(c.heads, c.head_dim, c.groups, c.state_size, c.kernel));
     },
-    load_mamba2, reserve, run_mamba2,
+    load_mamba2, reserve_recurrent, run_mamba2,
     [](const DecoderConfig& config) { return Mamba2Columns(config.mamba2).xbc + 2 * config.mamba2.heads; }};
 
 const MixerKind kShortConvMixer = {
     [](const DecoderConfig& config, const LayerConfig&) {
       return state_of(short_conv_state_bytes(short_conv_channels(config), config.short_conv.kernel));
     },
-    load_short_conv, reserve, run_short_conv};
+    load_short_conv, reserve_recurrent, run_short_conv};
 
 }  // namespace quire::model
