@@ -40,6 +40,7 @@ Offload::Offload(OffloadOptions options, PageMemory memory) : options_(std::move
     host_ = std::make_unique<HostPages>(*memory_.device, memory_.page_bytes, bytes);
     places = static_cast<size_t>(host_->capacity());
   }
+  if (options_.peers != nullptr) shared_.resize(static_cast<size_t>(memory_.num_pages));
   maybe_queued_.resize(places);
   stores_at_.resize(places);
   if (options_.folder.empty()) return;
@@ -50,6 +51,7 @@ Offload::Offload(OffloadOptions options, PageMemory memory) : options_(std::move
 }
 
 Offload::~Offload() {
+  for (size_t page = 0; page < shared_.size(); ++page) unshare(static_cast<BlockId>(page));
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -69,18 +71,35 @@ PageName Offload::name_of(const PageKey& key) const {
 }
 
 bool Offload::has(const PageKey& key) const {
+  if (options_.peers != nullptr && options_.peers->has(key)) return true;
   return (host_ != nullptr && host_->has(key)) || (open() && disk_->has(name_of(key)));
 }
 
+// Only this engine's thread changes what is shared of its pages.
+void Offload::share(const PageKey& key, BlockId page) {
+  std::vector<PageKey>& keys = shared_[static_cast<size_t>(page)];
+  if (std::ranges::find(keys, key) != keys.end()) return;
+  keys.push_back(key);
+  options_.peers->add(key, address(page));
+}
+
+void Offload::unshare(BlockId page) {
+  for (const PageKey& key : std::exchange(shared_[static_cast<size_t>(page)], {})) {
+    options_.peers->remove(key, address(page));
+  }
+}
+
 void Offload::store(const PageKey& key, BlockId page) {
+  if (options_.peers != nullptr) share(key, page);
   if (host_ != nullptr) {
     store_on_host(key, page);
-  } else {
+  } else if (has_tiers()) {
     queue_store(key, static_cast<size_t>(page), address(page));
   }
 }
 
 void Offload::note(const PageKey& key, int64_t begin, int64_t end, std::span<const int32_t> tokens) {
+  if (!has_tiers()) return;
   const auto [known, fresh] = known_ids_.try_emplace(key, last_id_ + 1);
   TierPage& page = known_[known->second];
   if (fresh) {
@@ -134,6 +153,7 @@ void Offload::mark_used(const PageKey& key) {
 }
 
 void Offload::overwrite(BlockId page) {
+  if (options_.peers != nullptr) unshare(page);
   // The copy from a device is queued before what overwrites the page.
   if (host_ == nullptr) give_up_place(static_cast<size_t>(page));
 }
@@ -249,11 +269,21 @@ PageLoadPtr Offload::load(const PageKey& key, BlockId page) {
   auto load = std::make_shared<PageLoad>();
   load->key = key;
   load->page = page;
+  const auto bytes = static_cast<size_t>(bytes_of(key));
+  if (options_.peers != nullptr && options_.peers->copy(key, {address(page), bytes})) {
+    load->from_peer = true;
+    load->state = PageLoad::State::kDone;
+    return load;
+  }
   if (const int32_t place = host_ != nullptr ? host_->find(key) : -1; place >= 0) {
-    memory_.device->copy_from_host(address(page), host_->address(place), static_cast<size_t>(bytes_of(key)));
+    memory_.device->copy_from_host(address(page), host_->address(place), bytes);
     load->state = PageLoad::State::kDone;
     const std::lock_guard lock(mutex_);
     ++stats_.host_loaded_pages;
+    return load;
+  }
+  if (options_.folder.empty()) {  // another engine had it a moment ago
+    load->state = PageLoad::State::kFailed;
     return load;
   }
   load->from_disk = true;

@@ -21,6 +21,7 @@ class Backend;
 namespace quire::kv {
 
 class Offload;
+class PeerPages;
 
 struct OffloadOptions {
   std::filesystem::path folder;  // "": no disk tier
@@ -28,8 +29,10 @@ struct OffloadOptions {
   int64_t host_bytes = 0;  // only for a backend whose memory the host does not see
   // Everything that decides the bytes of a page besides its tokens. It may take a while, so a thread of its own asks.
   std::function<std::string()> identity;
+  std::shared_ptr<PeerPages> peers;  // the pages of all engines of this process; null: there is one engine
 
-  bool on() const { return !folder.empty() || host_bytes > 0; }
+  bool has_tiers() const { return !folder.empty() || host_bytes > 0; }
+  bool on() const { return has_tiers() || peers != nullptr; }
 };
 
 // The memory of the KV cache's pages.
@@ -84,6 +87,7 @@ struct PageLoad {
   PageKey key;
   BlockId page = kNullBlock;
   bool from_disk = false;
+  bool from_peer = false;         // copied from the cache of another engine
   std::vector<std::byte> buffer;  // what was read, if the page is in a device's memory
   std::atomic<State> state = State::kQueued;
 

@@ -565,6 +565,9 @@ Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles
   }
   auto engine =
       engine::Engine::make(std::move(backend), std::move(rank->model), resolved.engine, std::move(rank->draft));
+  if (options.engines > 1 && resolved.engine.prefix_caching) {
+    resolved.engine.offload.peers = std::make_shared<kv::PeerPages>();
+  }
   QUIRE_TRY(agree(all, engine.ok() ? Status() : Status(engine.error())));
   if (leader != nullptr) leader->start();
   out.engine = std::move(*engine);

@@ -332,12 +332,30 @@ def test_kv_events_of_each_engine(start):
     context.destroy(linger=0)
 
 
+def test_an_engine_copies_the_pages_of_another(two, server):
+    """What one engine has computed is a hit for the other, with the same answer; salts stay apart."""
+    rng = random.Random(3)
+    body = ASK | {"prompt": [rng.randrange(3, 250) for _ in range(120)], "max_tokens": 12, "logprobs": 2}
+    expected = essence(server.ok("/v1/completions", body))
+    before = two.metric("vllm:prefix_cache_hits_total", engine=1)
+    cached = []
+    for number, salt in ((0, None), (1, None), (1, "mine"), (0, "mine"), (0, None)):
+        answer = two.http.post("/v1/completions", json=body | ({"cache_salt": salt} if salt else {}), headers=rank(number))
+        assert answer.status_code == 200, answer.text
+        assert essence(answer.json()) == expected
+        cached.append(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+    assert cached == [0, 112, 0, 112, 112]
+    assert two.metric("vllm:prefix_cache_hits_total", engine=1) - before == 112
+
+
 def test_engines_share_the_tier_on_disk(start, folder):
-    """A page that one engine wrote is read by the other, and the files are counted once."""
+    """A page that one engine wrote is found by the other after a restart, too, and the files are counted once."""
     server = start("tiny", *TWO, "--kv-offload-dir", folder / "pages", "--kv-offload-size", "64MiB")
     body = ASK | {"prompt": [7] * 100}
     expected = server.http.post("/v1/completions", json=body, headers=rank(0)).json()["choices"][0]["token_ids"]
     wait_until(lambda: server.metric("quire:kv_offload_pages_total", engine=0, direction="write") >= 6)
+    assert server.stop() == 0
+    server = start("tiny", *TWO, "--kv-offload-dir", folder / "pages", "--kv-offload-size", "64MiB")
     answer = server.http.post("/v1/completions", json=body, headers=rank(1)).json()
     assert answer["choices"][0]["token_ids"] == expected
     assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 96
