@@ -264,6 +264,19 @@ Result<std::unique_ptr<engine::Engine>> make_twin_engine(const Options& options,
 
 }  // namespace
 
+Result<Options> with_own_adapters(Options options) {
+  if (options.lora.empty()) return options;
+  for (const std::filesystem::path& path : options.lora) {
+    QUIRE_ASSIGN(const weights::AdapterFiles files, weights::open_adapter(path));
+    for (const weights::AdapterModule& module : files.modules) {
+      options.max_lora_rank = std::max(options.enable_lora ? options.max_lora_rank : 1, module.rank);
+      options.enable_lora = true;
+    }
+  }
+  options.max_loras = std::max(options.max_loras, static_cast<int64_t>(options.lora.size()));
+  return options;
+}
+
 Result<int64_t> parse_length(const std::string& text, const char* flag) {
   const auto length = kv::parse_bytes(text, flag);
   if (length.ok() && *length >= 1 && *length <= kMaxLength) return *length;
@@ -552,6 +565,9 @@ Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles
     resolved.engine.offload.identity = page_identity(options, files, *backend, out.plan, resolved.draft.has_value());
   }
   for (int i = 1; i < options.engines; ++i) {
+  if (options.engines > 1 && resolved.engine.prefix_caching) {
+    resolved.engine.offload.peers = std::make_shared<kv::PeerPages>();
+  }
     QUIRE_ASSIGN(std::unique_ptr<engine::Engine> twin,
                  make_twin_engine(options, i, resolved, *rank->model, rank->draft.get()));
     out.twins.push_back(std::move(twin));
