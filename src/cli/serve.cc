@@ -154,6 +154,7 @@ int serve_one(ServeFlags& flags, metrics::HistogramBuckets custom_buckets) {
   series.num_speculative_tokens = (*loaded)->engine().options().speculation.num_tokens;
   series.max_loras = flags.options.enable_lora ? flags.options.max_loras : 0;
   series.offload = (*loaded)->engine().offload() != nullptr;
+  series.ranks = flags.options.ranks();
   series.custom_buckets = std::move(custom_buckets);
   const EngineMetrics metrics = make_engine_metrics(std::move(series), (*loaded)->num_engines());
   flags.async.on_trace = trace_sink(flags, service->served_names[0]);

@@ -560,14 +560,15 @@ Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles
   LoadedEngine out;
   QUIRE_ASSIGN(out.plan, plan_rank(*rank, all));
   ResolvedOptions& resolved = rank->resolved;
+  groups->report(out.plan.num_blocks - 1);
   log_info("{}{}", all == nullptr ? "" : "rank 0 of " + all->describe() + ": ", out.plan.line());
   if (!resolved.engine.offload.folder.empty()) {
     resolved.engine.offload.identity = page_identity(options, files, *backend, out.plan, resolved.draft.has_value());
   }
-  for (int i = 1; i < options.engines; ++i) {
   if (options.engines > 1 && resolved.engine.prefix_caching) {
     resolved.engine.offload.peers = std::make_shared<kv::PeerPages>();
   }
+  for (int i = 1; i < options.engines; ++i) {
     QUIRE_ASSIGN(std::unique_ptr<engine::Engine> twin,
                  make_twin_engine(options, i, resolved, *rank->model, rank->draft.get()));
     out.twins.push_back(std::move(twin));
@@ -581,9 +582,6 @@ Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles
   }
   auto engine =
       engine::Engine::make(std::move(backend), std::move(rank->model), resolved.engine, std::move(rank->draft));
-  if (options.engines > 1 && resolved.engine.prefix_caching) {
-    resolved.engine.offload.peers = std::make_shared<kv::PeerPages>();
-  }
   QUIRE_TRY(agree(all, engine.ok() ? Status() : Status(engine.error())));
   if (leader != nullptr) leader->start();
   out.engine = std::move(*engine);
@@ -628,7 +626,8 @@ Status allocate(Follower& follower) {
 
 }  // namespace
 
-Status run_follower(const Options& options, distributed::Group& all, const std::atomic<bool>* cancelled, bool* loaded) {
+Status run_follower(const Options& given, distributed::Group& all, const std::atomic<bool>* cancelled, bool* loaded) {
+  QUIRE_ASSIGN(const Options options, with_own_adapters(given));
   QUIRE_TRY(check_size(options, all));
   const RankGroups groups(options, all);
   auto follower = open_follower(options, all.rank());
@@ -637,11 +636,13 @@ Status run_follower(const Options& options, distributed::Group& all, const std::
     QUIRE_TRY(distributed::shake_hands(all, rank_facts(options, follower->files, *follower->backend)));
   }
   QUIRE_TRY(agree(&all, load_follower(options, groups, cancelled, follower)));
-  QUIRE_TRY(plan_rank(follower->rank, &all));
+  QUIRE_ASSIGN(const kv::MemoryPlan plan, plan_rank(follower->rank, &all));
+  groups.report(plan.num_blocks - 1);
   const Status allocated = allocate(*follower);
   QUIRE_TRY(agree(&all, allocated));
   if (loaded != nullptr) *loaded = true;
-  return model::follow(*follower->rank.model, *follower->backend, *follower->pages, follower->rank.limits, all);
+  return model::follow(*follower->rank.model, *follower->backend, *follower->pages, follower->rank.limits,
+                       groups.ranks());
 }
 
 }  // namespace quire::llm

@@ -8,6 +8,7 @@
 
 #include "base/trace.h"
 #include "llm/speculative_config.h"
+#include "metrics/process_stats.h"
 
 namespace quire::llm {
 namespace {
@@ -78,10 +79,24 @@ HostShare memory_share(const Options& options) {
 }
 
 RankGroups::RankGroups(const Options& options, distributed::Group& group)
-    : share(share_of_rank(options, group.rank())), all(&group), times(std::make_unique<model::GatherTimes>()) {
+    : share(share_of_rank(options, group.rank())), all(&group), times(std::make_shared<model::GatherTimes>()) {
   QUIRE_CHECK(group.size() == options.ranks());
   const auto ranks = static_cast<int>(share.ranks);
   if (ranks > 1) stage = group.split(static_cast<int>(share.stage) * ranks, ranks);
+}
+
+void RankGroups::report(int64_t pages) const {
+  if (all == nullptr) return;
+  all->set_report([times = times, pages] {
+    metrics::RankTotals out;
+    out.steps = times->steps;
+    out.compute_nanoseconds = times->compute_nanoseconds;
+    out.wait_nanoseconds = times->nanoseconds;
+    out.sent_bytes = times->sent_bytes;
+    out.pages = pages;
+    out.resident_bytes = static_cast<int64_t>(metrics::read_process_stats().resident_bytes.value_or(0));
+    return out;
+  });
 }
 
 Status agree(distributed::Group* all, const Status& own) {

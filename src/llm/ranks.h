@@ -31,9 +31,11 @@ struct RankGroups {
   model::Share share;
   distributed::Group* all = nullptr;
   std::unique_ptr<distributed::Group> stage;
-  std::unique_ptr<model::GatherTimes> times;
+  std::shared_ptr<model::GatherTimes> times;
 
   model::Ranks ranks() const { return {stage.get(), all, times.get()}; }
+  // Lets rank 0 see what this rank does. `pages`: of its part of the KV cache.
+  void report(int64_t pages) const;
 };
 
 // Which part of something that the ranks of a host share belongs to one of them.

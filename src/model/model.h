@@ -59,6 +59,8 @@ class Model {
   virtual Result<std::unique_ptr<Model>> make_twin(Backend& /*backend*/, const Model* /*target*/ = nullptr) const {
     return std::unique_ptr<Model>();
   }
+  // What each rank has done, if several compute the model. Any thread.
+  virtual std::vector<metrics::RankTotals> rank_totals() const { return {}; }
   // Called after the engine has copied a page (KvCache::copy_page): other ranks of the model copy theirs.
   virtual void copied_page(int64_t /*from*/, int64_t /*to*/, size_t /*group*/) {}
   virtual void forward(const StepBatch& batch, const KvCache& kv) = 0;
@@ -78,9 +80,12 @@ class Model {
   }
 };
 
-// How long ranks waited for each other and copied, and how often. Written by the engine's thread, read by any.
+// How long a rank waited for the others and copied, and how often; and what else it did. Written by the rank's thread,
+// read by any.
 struct GatherTimes {
   std::atomic<int64_t> nanoseconds{0}, gathers{0};
+  std::atomic<int64_t> sent_bytes{0}, steps{0};
+  std::atomic<int64_t> compute_nanoseconds{0};  // of steps, without `nanoseconds`
 };
 
 // The ranks with which a model is computed (Share). They outlive it.

@@ -40,6 +40,7 @@ class ParallelModel final : public Model {
   Tensor run_head(int64_t first_wanted, int64_t count) override;
   std::span<const float> hidden(int64_t first, int64_t count) override;
   const Pooler& pooler() const override { return own_->pooler(); }
+  std::vector<metrics::RankTotals> rank_totals() const override { return ranks_.reports(); }
 
  private:
   // Rows from the last stage.
@@ -56,8 +57,7 @@ class ParallelModel final : public Model {
   const std::unique_ptr<Model> own_;
   bool started_ = false;
   distributed::Group& ranks_;
-  const GatherTimes* const times_;
-  int64_t nanoseconds_ = 0;  // in forward() and run_head()
+  GatherTimes* const times_;  // may be null
   mutable std::mutex mutex_;
   mutable std::map<uint64_t, KnownAdapter> adapters_;  // by id; guarded by mutex_
   std::vector<std::byte> message_;
@@ -67,6 +67,6 @@ class ParallelModel final : public Model {
 
 // Repeats on this rank's share what rank 0 does, until rank 0's model is destroyed. An Error is a message that does not
 // fit: the ranks differ, and none of them can go on.
-Status follow(Model& own, Backend& backend, const KvCache& kv, const BatchLimits& limits, distributed::Group& ranks);
+Status follow(Model& own, Backend& backend, const KvCache& kv, const BatchLimits& limits, const Ranks& group);
 
 }  // namespace quire::model

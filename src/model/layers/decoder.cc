@@ -25,7 +25,10 @@ float scale_of(const DecoderConfig& config) {
 // Adds the time until it is destroyed.
 class GatherClock {
  public:
-  explicit GatherClock(GatherTimes* times) : times_(times) {}
+  // `sent`: the bytes that this rank hands to others.
+  explicit GatherClock(GatherTimes* times, int64_t sent) : times_(times) {
+    if (times_ != nullptr) times_->sent_bytes += sent;
+  }
   ~GatherClock() {
     if (times_ == nullptr) return;
     const auto spent = std::chrono::steady_clock::now() - begin_;
@@ -397,7 +400,10 @@ void DecoderModel::run_layers(const KvCache& kv) {
   const int next = static_cast<int>((share.stage + 1) * share.ranks + share.rank);
   const std::span<std::byte> stream(static_cast<std::byte*>(step_hidden_.data),
                                     static_cast<size_t>(step_hidden_.rows * row_bytes(DType::kF32, config_.hidden)));
-  if (!share.first()) ranks_.model->receive(stream, next - static_cast<int>(2 * share.ranks));
+  if (!share.first()) {
+    const GatherClock clock(ranks_.times, 0);
+    ranks_.model->receive(stream, next - static_cast<int>(2 * share.ranks));
+  }
   for (int64_t i = 0; i < config_.layers; ++i) {
     const auto at = static_cast<size_t>(i);
     for (size_t k = 0; k < kept_layers_.size(); ++k) {
@@ -407,7 +413,10 @@ void DecoderModel::run_layers(const KvCache& kv) {
     }
     run_layer({kv, i, config_.per_layer[at], weights_.layers[at]});
   }
-  if (!share.last()) return ranks_.model->send(stream, next);
+  if (!share.last()) {
+    const GatherClock clock(ranks_.times, std::ssize(stream));
+    return ranks_.model->send(stream, next);
+  }
   if (num_pooled_ > 0) {
     const Tensor rows = scratch_.pooled.first_rows(num_pooled_);
     backend_.gather({step_hidden_, step_.wanted.subspan(static_cast<size_t>(num_wanted_)), rows});
@@ -477,7 +486,7 @@ distributed::Rows rows_of(const Tensor& t) {
 void DecoderModel::gather(const Tensor& mine, const Tensor& all, int root) {
   if (!config_.share.split()) return;
   QUIRE_CHECK(backend_.host_memory());
-  const GatherClock clock(ranks_.times);
+  const GatherClock clock(ranks_.times, mine.rows * row_bytes(mine.dtype, mine.cols) * (config_.share.ranks - 1));
   ranks_.stage->gather_columns(rows_of(mine), rows_of(all), root);
 }
 
@@ -490,7 +499,8 @@ Tensor DecoderModel::gathered(const Tensor& mine, const Tensor& room, int64_t co
 
 void DecoderModel::gather_rows(const Tensor& x, std::span<const int32_t> owner) {
   QUIRE_CHECK(backend_.host_memory());
-  const GatherClock clock(ranks_.times);
+  const auto own = std::ranges::count(owner, static_cast<int32_t>(config_.share.rank));
+  const GatherClock clock(ranks_.times, own * row_bytes(x.dtype, x.cols) * (config_.share.ranks - 1));
   ranks_.stage->gather_rows(rows_of(x), owner);
 }
 
