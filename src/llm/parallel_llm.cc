@@ -94,7 +94,8 @@ Result<std::vector<engine::RequestId>> ParallelLlm::submit(std::vector<engine::R
     sink(std::move(delta));
   };
   QUIRE_ASSIGN(std::vector<engine::RequestId> ids, engines_[chosen]->submit(std::move(requests), renamed, options));
-  router_.record(chosen, prompts, computed);
+  const bool copies = llm().engine().options().offload.peers != nullptr;
+  router_.record(chosen, prompts, copies ? computed : nullptr);
   for (engine::RequestId& id : ids) id = id_of(engines_.size(), chosen, id);
   return ids;
 }

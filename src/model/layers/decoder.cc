@@ -83,14 +83,15 @@ DecoderModel::DecoderModel(DecoderConfig config, DecoderWeights weights, Decoder
 }
 
 // The matrices are shared; the vectors, which are small, are copied.
-Result<std::unique_ptr<Model>> DecoderModel::make_twin(Backend& backend, const Model* target) const {
-  if (config_.share.split() || !backend_.host_memory() || !backend.host_memory()) return std::unique_ptr<Model>();
+Result<std::unique_ptr<Model>> DecoderModel::make_twin(Backend& backend, const Model* target,
+                                                       const Ranks& ranks) const {
+  if (!backend_.host_memory() || !backend.host_memory()) return std::unique_ptr<Model>();
   const auto* trunk = dynamic_cast<const DecoderModel*>(target);
   QUIRE_CHECK((trunk != nullptr) == (target_ != nullptr), "the twin of a layer ahead has the twin of its target");
   DecoderWeights weights = weights_;
   QUIRE_TRY(weights.place(backend));
   auto twin = std::make_unique<DecoderModel>(config_, std::move(weights), adapters_, pooler_, max_model_len_, backend,
-                                             Ranks(), trunk);
+                                             ranks, trunk);
   twin->kept_layers_ = kept_layers_;
   return std::unique_ptr<Model>(std::move(twin));
 }
@@ -100,10 +101,29 @@ Result<AdapterPtr> DecoderModel::make_adapter(const weights::AdapterFiles& files
   return adapters_.sites->make(files, adapters_.architecture);
 }
 
-// A layer ahead shares the embedding and the head of its target; an EAGLE-3 layer has a head of its own.
+Status DecoderModel::meet_adapters(distributed::Group& ranks) {
+  if (adapters_.sites == nullptr) return {};
+  auto sites = std::make_shared<LoraSites>(*adapters_.sites);
+  std::vector<std::byte> own;
+  write_modules(adapters_.sites->modules(), own);
+  for (int r = 0; r < ranks.size(); ++r) {
+    uint64_t size = own.size();
+    ranks.broadcast(std::as_writable_bytes(std::span(&size, 1)), r);
+    std::vector<std::byte> modules = own;
+    modules.resize(size);
+    ranks.broadcast(modules, r);
+    QUIRE_ASSIGN(const std::vector<AdaptedModule> read, read_modules(modules));
+    for (const AdaptedModule& module : read) sites->learn(module);
+  }
+  adapters_.sites = std::move(sites);
+  return {};
+}
+
+// A layer ahead shares the embedding and the head of its target, unless that is on several ranks; an EAGLE-3 layer has
+// a head of its own.
 size_t DecoderModel::weights_bytes() const {
   size_t bytes = weights_.bytes() + pooler_.bytes();
-  if (target_ == nullptr) return bytes;
+  if (target_ == nullptr || target_->config_.share.split()) return bytes;
   if (weights_.embedding == target_->weights_.embedding) bytes -= weights_.embedding->bytes();
   return config_.ahead.eagle ? bytes : bytes - weights_.head.bytes();
 }
