@@ -135,6 +135,9 @@ bool KvManager::restored(const BlockTable& table) const {
 void KvManager::finish_restore(BlockTable& table, std::span<const int32_t> tokens) {
   QUIRE_CHECK(restoring(table) && restored(table));
   const BlockTable::Restore restore = *std::exchange(table.restore_, std::nullopt);
+  std::vector<PageLoadPtr> loads;
+  for (const auto& part : restore.parts) loads.push_back(part.load);
+  offload_->settle(loads);
   // What follows a page that could not be read was not restored, even if another sequence has computed it meanwhile.
   table.restored_to_ = std::ssize(tokens);
   for (const auto& [end, load] : restore.parts) {

@@ -89,8 +89,20 @@ void Offload::unshare(BlockId page) {
   }
 }
 
+void Offload::set_ranks(RankTiers* ranks) {
+  ranks_ = ranks;
+  told_.resize(static_cast<size_t>(memory_.num_pages));
+}
+
 void Offload::store(const PageKey& key, BlockId page) {
   if (options_.peers != nullptr) share(key, page);
+  if (ranks_ != nullptr) {
+    std::vector<PageKey>& keys = told_[static_cast<size_t>(page)];
+    if (std::ranges::find(keys, key) == keys.end()) {
+      keys.push_back(key);
+      ranks_->store_page(key, page);
+    }
+  }
   if (host_ != nullptr) {
     store_on_host(key, page);
   } else if (has_tiers()) {
@@ -154,6 +166,7 @@ void Offload::mark_used(const PageKey& key) {
 
 void Offload::overwrite(BlockId page) {
   if (options_.peers != nullptr) unshare(page);
+  if (ranks_ != nullptr && !std::exchange(told_[static_cast<size_t>(page)], {}).empty()) ranks_->overwrite_page(page);
   // The copy from a device is queued before what overwrites the page.
   if (host_ == nullptr) give_up_place(static_cast<size_t>(page));
 }
@@ -287,6 +300,7 @@ PageLoadPtr Offload::load(const PageKey& key, BlockId page) {
     return load;
   }
   load->from_disk = true;
+  if (ranks_ != nullptr) ranks_->load_page(key, page);
   {
     const std::lock_guard lock(mutex_);
     loads_.push_back(load);
@@ -296,7 +310,18 @@ PageLoadPtr Offload::load(const PageKey& key, BlockId page) {
   return load;
 }
 
+void Offload::settle(std::span<const PageLoadPtr> loads) {
+  if (ranks_ == nullptr || loads.empty()) return;
+  std::vector<BlockId> pages;
+  for (const PageLoadPtr& load : loads) pages.push_back(load->page);
+  const std::vector<bool> everywhere = ranks_->settle_pages(pages);
+  for (size_t i = 0; i < loads.size(); ++i) {
+    if (!everywhere[i] && loads[i]->state == PageLoad::State::kDone) loads[i]->state = PageLoad::State::kFailed;
+  }
+}
+
 bool Offload::cancel(PageLoad& load) {
+  if (ranks_ != nullptr) (void)ranks_->settle_pages({&load.page, 1});
   const std::lock_guard lock(mutex_);
   const PageLoad::State state = load.state.load(std::memory_order_acquire);
   if (state == PageLoad::State::kQueued) load.state = PageLoad::State::kCancelled;  // the reader skips it

@@ -43,6 +43,8 @@ class Offload {
   Offload& operator=(const Offload&) = delete;
 
   bool has_tiers() const { return options_.has_tiers(); }
+  // From now on other ranks do what this one does. Set before the first page is stored.
+  void set_ranks(RankTiers* ranks);
   // Whether a tier, or another engine, has the page. It may be gone, or turn out to be damaged, when it is loaded.
   bool has(const PageKey& key) const;
   // The page now has these contents until overwrite(). A page that a tier has is marked as used there.
@@ -64,6 +66,8 @@ class Offload {
   PageLoadPtr load(const PageKey& key, BlockId page);
   // Gives up on a load. False if the page is being filled: it must stay unused until the load has ended.
   bool cancel(PageLoad& load);
+  // Call when loads have ended, before complete(): one that failed on another rank has failed.
+  void settle(std::span<const PageLoadPtr> loads);
   // Call when a load has ended with kDone, before the page is used.
   void complete(PageLoad& load);
   // Waits until no load is under way, but not for long.
@@ -112,6 +116,8 @@ class Offload {
   const OffloadOptions options_;
   const PageMemory memory_;
   std::vector<std::vector<PageKey>> shared_;  // by page: what other engines find there
+  RankTiers* ranks_ = nullptr;                // of the other ranks, if there are any
+  std::vector<std::vector<PageKey>> told_;    // by page: what the other ranks store
   std::unique_ptr<HostPages> host_;           // if the pages are a device's
   std::deque<Arrival> arrivals_;              // copies to host memory that are queued on the device
   uint64_t step_ = 0;

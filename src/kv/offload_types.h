@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,19 @@ namespace quire::kv {
 
 class Offload;
 class PeerPages;
+
+// The tiers of the other ranks that compute a model: each rank keeps its own part of a page, and rank 0 tells the
+// others what it does. Called on the engine's thread.
+class RankTiers {
+ public:
+  virtual ~RankTiers() = default;
+  virtual void store_page(const PageKey& key, BlockId page) = 0;
+  virtual void overwrite_page(BlockId page) = 0;
+  // Starts to fill the page on every other rank; settle_pages() must follow.
+  virtual void load_page(const PageKey& key, BlockId page) = 0;
+  // Waits until the loads of these pages have ended. For each, whether every other rank has its part.
+  virtual std::vector<bool> settle_pages(std::span<const BlockId> pages) = 0;
+};
 
 struct OffloadOptions {
   std::filesystem::path folder;  // "": no disk tier

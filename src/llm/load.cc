@@ -528,6 +528,26 @@ Result<kv::MemoryPlan> plan_rank(LoadedRank& rank, distributed::Group* all) {
   return plan;
 }
 
+// Decides what names the pages in the tiers. Each rank keeps its own part of a page, in a folder of its own.
+void name_pages(const Options& options, const model::ModelFiles& files, const Backend& backend,
+                const kv::MemoryPlan& plan, const RankGroups& groups, ResolvedOptions& resolved) {
+  kv::OffloadOptions& offload = resolved.engine.offload;
+  if (offload.folder.empty()) return;
+  Options own = options;
+  std::string rank;
+  if (groups.all != nullptr) {
+    const model::Share& share = groups.share;
+    rank = "rank " + std::to_string(share.rank) + " of " + std::to_string(share.ranks) + ", stage " +
+           std::to_string(share.stage) + " of " + std::to_string(share.stages) + "\n";
+    own.kv_offload_dir /= "rank-" + std::to_string(groups.all->rank()) + "-of-" + std::to_string(groups.all->size());
+    offload.folder = own.kv_offload_dir;
+    offload.folder_bytes /= groups.all->size();
+  }
+  offload.identity = [digest = page_identity(own, files, backend, plan, resolved.draft.has_value()), rank] {
+    return digest() + rank;
+  };
+}
+
 Error no_twin() {
   return unsupported("--data-parallel-size: this model's weights cannot be shared between engines; use 1");
 }
@@ -596,9 +616,7 @@ Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles
   ResolvedOptions& resolved = rank->resolved;
   groups->report(out.plan.num_blocks - 1);
   log_info("{}{}", all == nullptr ? "" : "rank 0 of " + all->describe() + ": ", out.plan.line());
-  if (!resolved.engine.offload.folder.empty()) {
-    resolved.engine.offload.identity = page_identity(options, files, *backend, out.plan, resolved.draft.has_value());
-  }
+  name_pages(options, files, *backend, out.plan, *groups, resolved);
   if (options.engines > 1 && options.ranks() == 1 && resolved.engine.prefix_caching) {
     resolved.engine.offload.peers = std::make_shared<kv::PeerPages>();
   }
@@ -635,6 +653,7 @@ struct Follower {
   model::ModelFiles files;
   LoadedRank rank;
   std::unique_ptr<model::KvCache> pages;
+  std::unique_ptr<kv::Offload> tiers;  // of its pages, or null
 };
 
 namespace {
@@ -657,6 +676,11 @@ Status allocate(Follower& follower) {
   kv::CacheLayout layout = follower.rank.resolved.engine.cache;
   layout.num_pages = follower.rank.resolved.engine.num_blocks;
   QUIRE_ASSIGN(follower.pages, model::KvCache::make(*follower.backend, std::move(layout)));
+  const engine::EngineOptions& engine = follower.rank.resolved.engine;
+  if (engine.offload.has_tiers() && engine.prefix_caching) {
+    follower.tiers = std::make_unique<kv::Offload>(engine.offload, follower.pages->memory(*follower.backend));
+    (void)follower.tiers->wait_until_open(kOpenSeconds);
+  }
   return follower.rank.model->prepare(follower.rank.limits);
 }
 
@@ -684,7 +708,8 @@ Status run_twin_follower(const Options& options, int engine, distributed::Group&
   QUIRE_TRY(agree(&all, twin.ok() ? Status() : Status(twin.error())));
   groups.report(twin->rank.resolved.engine.num_blocks - 1);
   *loaded = true;
-  return model::follow(*twin->rank.model, *twin->backend, *twin->pages, twin->rank.limits, groups.ranks());
+  return model::follow(*twin->rank.model, *twin->backend, *twin->pages, twin->rank.limits, groups.ranks(),
+                       twin->tiers.get());
 }
 
 Status run_follower(const Options& given, distributed::Group& all, const std::atomic<bool>* cancelled, bool* loaded,
@@ -701,12 +726,13 @@ Status run_follower(const Options& given, distributed::Group& all, const std::at
   QUIRE_TRY(follower->rank.model->meet_adapters(all));
   QUIRE_ASSIGN(const kv::MemoryPlan plan, plan_rank(follower->rank, &all));
   groups.report(plan.num_blocks - 1);
+  name_pages(options, follower->files, *follower->backend, plan, groups, follower->rank.resolved);
   if (show != nullptr) show->set(&*follower);
   const Status allocated = allocate(*follower);
   QUIRE_TRY(agree(&all, allocated));
   if (loaded != nullptr) *loaded = true;
   return model::follow(*follower->rank.model, *follower->backend, *follower->pages, follower->rank.limits,
-                       groups.ranks());
+                       groups.ranks(), follower->tiers.get());
 }
 
 }  // namespace quire::llm

@@ -42,12 +42,14 @@ Status check_ranks(const Options& options, const Backend& backend) {
     return unsupported("--enable-lora works with several engines or with several ranks, but not with both");
   }
   const std::string several = "a model on " + std::to_string(options.ranks()) + " ranks ";
+  const bool offloads = !options.kv_offload_dir.empty() || !options.kv_offload_host_bytes.empty();
+  if (offloads && !backend.host_memory()) {
+    return unsupported(several + "keeps pages on disk on CPUs alone; leave out --kv-offload-dir and " +
+                       "--kv-offload-host-bytes");
+  }
   if (!backend.host_memory()) {
     return unsupported(several + "runs on CPUs so far; use --device cpu, or leave out --tensor-parallel-size and " +
                        "--pipeline-parallel-size");
-  }
-  if (!options.kv_offload_dir.empty() || !options.kv_offload_host_bytes.empty()) {
-    return unsupported(several + "keeps its KV cache in memory alone; leave out --kv-offload-dir");
   }
   QUIRE_ASSIGN(const SpeculativeConfig speculation, parse_speculative_config(options.speculative_config));
   if (speculation.options.with_model() && options.pipeline_parallel_size > 1) {

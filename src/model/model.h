@@ -79,6 +79,8 @@ class Model {
   }
   // What each rank has done, if several compute the model. Any thread.
   virtual std::vector<metrics::RankTotals> rank_totals() const { return {}; }
+  // The tiers of the other ranks, if several compute the model.
+  virtual kv::RankTiers* rank_tiers() { return nullptr; }
   // Called after the engine has copied a page (KvCache::copy_page): other ranks of the model copy theirs.
   virtual void copied_page(int64_t /*from*/, int64_t /*to*/, size_t /*group*/) {}
   virtual void forward(const StepBatch& batch, const KvCache& kv) = 0;

@@ -13,7 +13,19 @@
 namespace quire::model {
 namespace {
 
-enum class Call : uint32_t { kEnd, kForward, kHead, kHidden, kAdapter, kDropAdapter, kCopyPage };
+enum class Call : uint32_t {
+  kEnd,
+  kForward,
+  kHead,
+  kHidden,
+  kAdapter,
+  kDropAdapter,
+  kCopyPage,
+  kStorePage,
+  kOverwritePage,
+  kLoadPage,
+  kSettlePages,
+};
 
 // The beginning of each message. `payload` bytes follow: as many as fit come with it, the others in a second message.
 struct Header {
@@ -39,6 +51,68 @@ void tell(distributed::Group& ranks, const Header& header) {
   std::vector<std::byte> message(sizeof header);
   tell(ranks, header, message);
 }
+
+void tell(distributed::Group& ranks, const Header& header, std::span<const std::byte> payload) {
+  std::vector<std::byte> message(sizeof header);
+  message.insert(message.end(), payload.begin(), payload.end());
+  tell(ranks, header, message);
+}
+
+// A rank's own part of the tiers: what rank 0 stores and loads, it stores and loads.
+class FollowedTiers {
+ public:
+  FollowedTiers(kv::Offload* tiers, const kv::CacheLayout& layout) : tiers_(tiers), layout_(layout) {}
+
+  Status run(const Header& header, std::span<const std::byte> payload, distributed::Group& ranks) {
+    const auto bad_page = [&](int64_t page) { return page <= 0 || page >= layout_.num_pages; };
+    const auto page = static_cast<kv::BlockId>(header.first);
+    if (header.call == Call::kSettlePages) {
+      std::vector<kv::BlockId> pages(payload.size() / sizeof(kv::BlockId));
+      std::memcpy(pages.data(), payload.data(), pages.size() * sizeof(kv::BlockId));
+      settle(pages, ranks);
+      return {};
+    }
+    if (bad_page(header.first)) return corrupt("rank 0 names a page that this rank does not have");
+    if (header.call == Call::kOverwritePage) {
+      if (tiers_ != nullptr) tiers_->overwrite(page);
+      return {};
+    }
+    kv::PageKey key;
+    if (payload.size() != sizeof key.prefix || header.group >= layout_.groups.size()) {
+      return corrupt("a message from rank 0 is damaged");
+    }
+    std::memcpy(key.prefix.data(), payload.data(), sizeof key.prefix);
+    key.group = static_cast<int32_t>(header.group);
+    if (tiers_ == nullptr) return {};
+    if (header.call == Call::kStorePage) tiers_->store(key, page);
+    if (header.call == Call::kLoadPage && tiers_->has(key)) {
+      tiers_->overwrite(page);
+      loads_[page] = tiers_->load(key, page);
+    }
+    return {};
+  }
+
+ private:
+  void settle(std::span<const kv::BlockId> pages, distributed::Group& ranks) {
+    std::vector<std::byte> own, all(pages.size() * static_cast<size_t>(ranks.size()));
+    for (const kv::BlockId page : pages) {
+      const auto at = loads_.find(page);
+      bool there = at != loads_.end();
+      if (there) {
+        while (!at->second->ended()) tiers_->wait_for_loads();
+        there = at->second->state == kv::PageLoad::State::kDone;
+        if (there) tiers_->complete(*at->second);
+        loads_.erase(at);
+      }
+      own.push_back(std::byte{there});
+    }
+    ranks.all_gather(own, all);
+  }
+
+  kv::Offload* const tiers_;
+  const kv::CacheLayout& layout_;
+  std::map<kv::BlockId, kv::PageLoadPtr> loads_;
+};
 
 // Every rank divides the step in the same way.
 void run_parts(Model& own, const StepBatch& batch, int64_t parts, const KvCache& kv, StepBatch& part) {
@@ -125,6 +199,30 @@ void ParallelModel::copied_page(int64_t from, int64_t to, size_t group) {
   tell(ranks_, {Call::kCopyPage, static_cast<uint32_t>(group), from, to});
 }
 
+void ParallelModel::store_page(const kv::PageKey& key, kv::BlockId page) {
+  tell(ranks_, {Call::kStorePage, static_cast<uint32_t>(key.group), page}, std::as_bytes(std::span(key.prefix)));
+}
+
+void ParallelModel::overwrite_page(kv::BlockId page) {
+  tell(ranks_, {Call::kOverwritePage, 0, page});
+}
+
+void ParallelModel::load_page(const kv::PageKey& key, kv::BlockId page) {
+  tell(ranks_, {Call::kLoadPage, static_cast<uint32_t>(key.group), page}, std::as_bytes(std::span(key.prefix)));
+}
+
+std::vector<bool> ParallelModel::settle_pages(std::span<const kv::BlockId> pages) {
+  tell(ranks_, {Call::kSettlePages}, std::as_bytes(pages));
+  const std::vector<std::byte> own(pages.size(), std::byte{1});
+  std::vector<std::byte> all(pages.size() * static_cast<size_t>(ranks_.size()));
+  ranks_.all_gather(own, all);
+  std::vector<bool> out(pages.size(), true);
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i] == std::byte{0}) out[i % pages.size()] = false;
+  }
+  return out;
+}
+
 void ParallelModel::forward(const StepBatch& batch, const KvCache& kv) {
   QUIRE_CHECK(batch.hidden_rows.empty() && batch.embedding_rows.empty() && batch.sampled_from_row.empty());
   const StepClock clock(times_);
@@ -168,7 +266,9 @@ Tensor ParallelModel::receive(int64_t rows, int64_t columns) {
   return {received_.data(), DType::kF32, rows, columns, columns};
 }
 
-Status follow(Model& own, Backend& backend, const KvCache& kv, const BatchLimits& limits, const Ranks& group) {
+Status follow(Model& own, Backend& backend, const KvCache& kv, const BatchLimits& limits, const Ranks& group,
+              kv::Offload* tiers) {
+  FollowedTiers followed(tiers, kv.layout());
   distributed::Group& ranks = *group.model;
   const Share& share = own.config().share;
   const bool sends = share.stages > 1 && ranks.rank() == last_rank(share);
@@ -239,6 +339,12 @@ Status follow(Model& own, Backend& backend, const KvCache& kv, const BatchLimits
         QUIRE_ASSIGN(adapters[static_cast<uint64_t>(header.first)], own.make_adapter(received.files));
         break;
       }
+      case Call::kStorePage:
+      case Call::kOverwritePage:
+      case Call::kLoadPage:
+      case Call::kSettlePages:
+        QUIRE_TRY(followed.run(header, payload, ranks));
+        break;
       case Call::kDropAdapter:
         adapters.erase(static_cast<uint64_t>(header.first));
         break;

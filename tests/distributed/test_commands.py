@@ -2,6 +2,7 @@
 """mpirun -n 2 quire run and quire bench: rank 0 reads and prints, and the others end as it does."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -38,6 +39,24 @@ def test_run_has_the_answer_of_one_process(tiny, tmp_path, flag):
     with Job(tmp_path, 2, *command, flag, 2) as job:
         answer = json.loads(finish(job))
     assert answer["choices"] == alone["choices"] and answer["usage"] == alone["usage"]
+
+
+def test_pages_outlive_the_processes(tiny, tmp_path):
+    """Each process keeps its own part of a page. If one of them has lost it, all compute it."""
+    words = " ".join(str(i) for i in range(60))
+    answers, cached = [], []
+    for number in range(3):
+        (folder := tmp_path / str(number)).mkdir()
+        with Job(folder, 2, BIN_DIR / "quire", "run", tiny, words, *RUN, "--tensor-parallel-size", "2",
+                 "--kv-offload-dir", tmp_path / "pages", "--kv-offload-size", "16MiB") as job:
+            answer = json.loads(finish(job))
+        answers.append(answer["choices"])
+        cached.append(answer["usage"]["cached_tokens"])
+        assert {entry.name for entry in (tmp_path / "pages").iterdir()} == {"rank-0-of-2", "rank-1-of-2"}
+        if number == 1:
+            shutil.rmtree(tmp_path / "pages" / "rank-1-of-2")
+    assert answers[0] == answers[1] == answers[2]
+    assert cached[0] == cached[2] == 0 < cached[1]
 
 
 @pytest.mark.parametrize("command", [("latency", "--num-iters", "1", "--num-iters-warmup", "1", "--batch-size", "200"),

@@ -255,9 +255,13 @@ TEST(Ranks, AreRefusedInOneSentence) {
   other = with(dummy_options("gemma4"), {1, 2});
   expect_words(other, "reads the K and V of layer");
   other = with(options, {2, 1});
+  other.kv_offload_host_bytes = "1GiB";
+  expect_words(other, "--kv-offload-host-bytes");
+  other.kv_offload_host_bytes.clear();
   other.kv_offload_dir = "/nowhere";
   other.kv_offload_size = "1GiB";
-  expect_words(other, "--kv-offload-dir");
+  other.device = "emulator";
+  expect_words(other, "keeps pages on disk on CPUs alone");
   other = with(options, {2, 1});
   other.engines = 2;
   other.threads = 4;
