@@ -51,6 +51,23 @@ void write_model(JsonWriter& w, const Host& host, size_t model, const std::strin
   w.close_object();
 }
 
+// What each rank has done, if several compute the model.
+void write_ranks(JsonWriter& w, const llm::Llm& llm) {
+  std::vector<metrics::RankTotals> ranks;
+  for (size_t e = 0; e < llm.num_engines(); ++e)
+    std::ranges::copy(llm.engine(e).model().rank_totals(), std::back_inserter(ranks));
+  if (ranks.empty()) return;
+  w.key("ranks").open_array();
+  for (const metrics::RankTotals& rank : ranks) {
+    w.open_object().member_int("steps", rank.steps);
+    w.key("compute_s").number(static_cast<double>(rank.compute_nanoseconds) * 1e-9);
+    w.key("wait_s").number(static_cast<double>(rank.wait_nanoseconds) * 1e-9);
+    w.member_int("sent_bytes", rank.sent_bytes).member_int("pages", rank.pages);
+    w.member_int("resident_bytes", rank.resident_bytes).close_object();
+  }
+  w.close_array();
+}
+
 // The pages and sequences of a loaded model, for /ps.
 void write_engine(JsonWriter& w, Service& service) {
   const engine::EngineStats stats = service.llm().stats();
@@ -59,6 +76,7 @@ void write_engine(JsonWriter& w, Service& service) {
   w.member_int("running", stats.running).member_int("queued", stats.waiting);
   w.member_int("pages", pages);
   w.member_int("pages_used", static_cast<int64_t>(std::llround(stats.kv_usage * static_cast<double>(pages))));
+  write_ranks(w, service.model());
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "cli/command.h"
 #include "cli/constraint_flags.h"
 #include "cli/flags.h"
+#include "cli/serve_ranks.h"
 #include "llm/text_side.h"
 
 namespace quire::cli {
@@ -26,6 +27,7 @@ void add_common(CLI::App& command, BenchFlags& flags) {
       ->envname(env_name("--json-schema"))
       ->type_name(kFile);
   add_model_flags(command, flags.options);
+  add_rank_flags(command, flags.ranks);
 }
 
 Status read_schemas(BenchFlags& flags) {
@@ -36,14 +38,19 @@ Status read_schemas(BenchFlags& flags) {
   return {};
 }
 
-int latency(BenchFlags& flags) {
-  flags.options.model = flags.model;
-  if (auto status = read_schemas(flags); !status.ok()) return report(status.error());
-  // The whole batch should run at once: only an explicit --max-num-seqs limits it.
+// The whole batch should run at once: only an explicit --max-num-seqs limits it.
+void widen_batch(BenchFlags& flags) {
   constexpr int64_t kUsualSeqs = 128;
   if (flags.options.max_num_seqs == 0 && flags.workload.batch_size > kUsualSeqs) {
     flags.options.max_num_seqs = flags.workload.batch_size;
   }
+}
+
+int latency(BenchFlags& flags, FirstRank& ranks) {
+  flags.options.model = flags.model;
+  if (auto status = resolve_model_argument(flags.options); !status.ok()) return report(status.error());
+  if (auto status = read_schemas(flags); !status.ok()) return report(status.error());
+  ranks.start_others(flags.model);
   auto llm = load_llm(flags.options);
   if (!llm.ok()) return report(llm.error());
   auto figures = [&] {
@@ -79,7 +86,7 @@ void settle_dataset(BenchFlags& flags, DatasetFlags& dataset) {
   flags.workload.dataset = o;
 }
 
-int throughput(BenchFlags& flags, DatasetFlags& dataset) {
+int throughput(BenchFlags& flags, DatasetFlags& dataset, FirstRank& ranks) {
   flags.options.model = flags.model;
   if (auto status = resolve_model_argument(flags.options); !status.ok()) return report(status.error());
   if (auto status = read_schemas(flags); !status.ok()) return report(status.error());
@@ -92,6 +99,7 @@ int throughput(BenchFlags& flags, DatasetFlags& dataset) {
     if (!loaded.ok()) return report(loaded.error());
     side = std::move(*loaded);
   }
+  ranks.start_others(flags.model);
   auto llm = load_llm(flags.options);
   if (!llm.ok()) return report(llm.error());
   auto figures = [&] {
@@ -112,7 +120,10 @@ void add_latency(CLI::App& bench, int& exit_code) {
   add_bench_option(*command, "--batch-size", flags->workload.batch_size, "Requests per batch");
   add_bench_option(*command, "--num-iters", flags->iters, "Rounds that are measured");
   add_bench_option(*command, "--num-iters-warmup", flags->warmup, "Rounds before the measured ones");
-  command->callback([flags, &exit_code] { exit_code = latency(*flags); });
+  command->callback([flags, &exit_code] {
+    widen_batch(*flags);
+    exit_code = on_all_ranks(flags->ranks, flags->options, [&](FirstRank& ranks) { return latency(*flags, ranks); });
+  });
 }
 
 void add_throughput(CLI::App& bench, int& exit_code) {
@@ -136,7 +147,10 @@ void add_throughput(CLI::App& bench, int& exit_code) {
   add_switch(*command, "--skip-chat-template", dataset->options.skip_chat_template, "Use custom prompts unchanged");
   add_switch(*command, "--disable-shuffle", dataset->options.disable_shuffle, "Use samples in the order of the file");
   add_switch(*command, "--oversample", dataset->oversample, "Repeat samples if the file has too few");
-  command->callback([flags, dataset, &exit_code] { exit_code = throughput(*flags, *dataset); });
+  command->callback([flags, dataset, &exit_code] {
+    exit_code = on_all_ranks(flags->ranks, flags->options,
+                             [&](FirstRank& ranks) { return throughput(*flags, *dataset, ranks); });
+  });
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bench/offline.h"
+#include "cli/command_ranks.h"
 #include "cli/terminal.h"
 #include "llm/options.h"
 
@@ -19,6 +20,7 @@ constexpr const char* kDatasetName = "TEXT:{sharegpt,random,sonnet,custom,prefix
 // The flags of all benchmarks that load a model.
 struct BenchFlags {
   llm::Options options;
+  RankFlags ranks;
   std::string model;
   bench::Workload workload;
   std::vector<std::string> json_schemas;  // files, for Workload::constraints

@@ -10,9 +10,11 @@
 
 #include "cli/chat.h"
 #include "cli/command.h"
+#include "cli/command_ranks.h"
 #include "cli/constraint_flags.h"
 #include "cli/flags.h"
 #include "cli/hub/model_cache.h"
+#include "cli/serve_ranks.h"
 
 namespace quire::cli {
 namespace {
@@ -26,6 +28,7 @@ bool can_converse() {
 
 struct RunFlags {
   llm::Options options;
+  RankFlags ranks;
   SamplingFlags sampling;
   ConstraintFlags constraint;
   Words words;  // [MODEL] PROMPT
@@ -54,13 +57,16 @@ std::optional<std::string> settle_words(RunFlags& flags) {
 }
 
 // The prompt to send: PROMPT, or standard input ("-", or no PROMPT), or both with an empty line between them.
+// mpirun passes its own standard input on, also a terminal that nobody means to type at: it is read only for lack of a
+// PROMPT.
 Result<std::string> settle_prompt(const RunFlags& flags, const std::optional<std::string>& prompt) {
   if (!prompt && !stdin_is_piped()) {
     return invalid_argument("there is no prompt; give it as an argument or on standard input (quire run \"Hello\")");
   }
   const bool only_input = !prompt || *prompt == "-";
   // Token ids are a complete list: nothing is added to them.
-  if (!only_input && (!stdin_is_piped() || flags.prompt_token_ids)) return *prompt;
+  const bool appends = stdin_is_piped() && !flags.prompt_token_ids && flags.options.processes.group == nullptr;
+  if (!only_input && !appends) return *prompt;
   QUIRE_ASSIGN(std::string text, read_stdin());
   if (!text.empty() && text.back() == '\n') text.pop_back();
   if (only_input) return text;
@@ -255,15 +261,18 @@ int converse(const RunFlags& flags) {
   return chat(chat_flags);
 }
 
-int run(RunFlags& flags) {
+int run(RunFlags& flags, FirstRank& ranks) {
   const std::optional<std::string> prompt = settle_words(flags);
   // These flags mean one answer to one prompt.
   const bool one_shot = flags.raw || flags.json || flags.prompt_token_ids || flags.constraint.given();
-  if (!prompt && !one_shot && can_converse()) return converse(flags);
+  if (!prompt && !one_shot && can_converse() && !ranks.has_others()) return converse(flags);
   auto text = settle_prompt(flags, prompt);
   if (!text.ok()) return report(text.error());
   auto constraint = flags.constraint.read();
   if (!constraint.ok()) return report(constraint.error());
+  const std::string model = flags.options.model.string();
+  if (const Status status = resolve_model_argument(flags.options); !status.ok()) return report(status.error());
+  ranks.start_others(model);
   auto llm = load_llm(flags.options);
   if (!llm.ok()) return report(llm.error());
   auto request = make_prompt(flags, **llm, *text);
@@ -296,7 +305,10 @@ void add_run(CLI::App& app, int& exit_code) {
   add_model_flags(*command, flags->options);
   add_lora_flag(*command, flags->options);
   add_sampling_flags(*command, flags->sampling);
-  command->callback([flags, &exit_code] { exit_code = run(*flags); });
+  add_rank_flags(*command, flags->ranks);
+  command->callback([flags, &exit_code] {
+    exit_code = on_all_ranks(flags->ranks, flags->options, [&](FirstRank& ranks) { return run(*flags, ranks); });
+  });
 }
 
 }  // namespace quire::cli

@@ -154,6 +154,7 @@ int serve_one(ServeFlags& flags, metrics::HistogramBuckets custom_buckets) {
   series.num_speculative_tokens = (*loaded)->engine().options().speculation.num_tokens;
   series.max_loras = flags.options.enable_lora ? flags.options.max_loras : 0;
   series.offload = (*loaded)->engine().offload() != nullptr;
+  series.ranks = flags.options.ranks();
   series.custom_buckets = std::move(custom_buckets);
   const EngineMetrics metrics = make_engine_metrics(std::move(series), (*loaded)->num_engines());
   flags.async.on_trace = trace_sink(flags, service->served_names[0]);
@@ -182,9 +183,13 @@ int serve(const CLI::App& app, ServeFlags& flags) {
     if (!buckets.ok()) return report(buckets.error());
     custom_buckets = std::move(*buckets);
   }
-  auto ranks = join_ranks(flags);
+  if (launched && launched->size > 1 && has_several_models(flags)) {
+    return report(invalid_argument("ranks as processes serve one model, but this server has several"));
+  }
+  auto ranks = join_ranks(flags.ranks, flags.options);
   if (!ranks.ok()) return report(ranks.error());
-  if (*ranks != nullptr && (*ranks)->rank() > 0) return follow_rank_0(flags);
+  if (*ranks != nullptr && (*ranks)->rank() > 0) return follow_server(flags);
+  if (*ranks != nullptr) flags.service.trouble = [group = ranks->get()] { return distributed::trouble_of(*group); };
   if (auto free = check_address(flags.http); !free.ok()) return report(free.error());
   if (const Status started = start_telemetry(flags); !started.ok()) return report(started.error());
   const int code =

@@ -334,7 +334,7 @@ void add_serve_flags(CLI::App& app, ServeFlags& flags) {
   add_api_flags(app, flags);
   add_log_flags(app, flags);
   add_model_flags(app, flags.options);
-  add_rank_flags(app, flags);
+  add_rank_flags(app, flags.ranks);
   app.add_option(
          "--lora-modules", flags.lora_modules,
          "Adapters to serve, each as NAME=PATH or as JSON {\"name\", \"path\", \"base_model_name\"}; requests give "

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "api/service.h"
+#include "cli/command_ranks.h"
 #include "http/server.h"
 #include "llm/async_llm.h"
 #include "llm/options.h"
@@ -35,8 +36,7 @@ struct ServeFlags {
   std::string max_body = "32MiB", max_header = "64KiB", max_write_buffer = "4MiB", max_request = "128MiB",
               max_held_body = "128MiB", uvicorn_log_level, record_requests;
   std::string kv_events, traces_endpoint;
-  std::string executor_backend;  // threads, mpi; "": by how the process was started
-  double distributed_timeout_s = 300;
+  RankFlags ranks;
   telemetry::KvEventsConfig kv_events_config;
   std::optional<telemetry::TraceOptions> trace_options;  // none: no traces
   // Made by serve() before a model is loaded, and destroyed after all models; null or none if they are not wanted.

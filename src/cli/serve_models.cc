@@ -307,6 +307,7 @@ Result<std::unique_ptr<SeveralModels>> SeveralModels::make(const ServeFlags& fla
     series.num_speculative_tokens = speculation.options.num_tokens;
     series.max_loras = flags.options.enable_lora ? flags.options.max_loras : 0;
     series.offload = !flags.options.kv_offload_dir.empty() || !flags.options.kv_offload_host_bytes.empty();
+    series.ranks = flags.options.ranks();
     series.custom_buckets = custom_buckets;
     out->metrics_.push_back(make_engine_metrics(std::move(series), static_cast<size_t>(flags.options.engines),
                                                 out->metrics_.empty() ? nullptr : out->metrics_[0][0].get()));

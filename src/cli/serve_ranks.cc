@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Joins the ranks of quire serve, and runs those that follow.
+// Joins the ranks of a command, and runs those that follow.
 #include "cli/serve_ranks.h"
 
 #include <unistd.h>
@@ -42,7 +42,7 @@ std::string host_name() {
 
 }  // namespace
 
-void add_rank_flags(CLI::App& app, ServeFlags& flags) {
+void add_rank_flags(CLI::App& app, RankFlags& flags) {
   constexpr const char* kGroup = "Ranks";
   app.add_option(
          "--distributed-executor-backend", flags.executor_backend,
@@ -52,8 +52,8 @@ void add_rank_flags(CLI::App& app, ServeFlags& flags) {
       ->type_name("TEXT:{threads,mpi,external_launcher,uni}")
       ->group(kGroup);
   app.add_option(
-         "--distributed-timeout-seconds", flags.distributed_timeout_s,
-         "Seconds after which a rank that does not do its part of a step is lost, and the server ends; one whose "
+         "--distributed-timeout-seconds", flags.timeout_s,
+         "Seconds after which a rank that does not do its part of a step is lost, and the others end; one whose "
          "process ended is noticed at once, one that does not answer after at most 30 s")
       ->envname(env_name("--distributed-timeout-seconds"))
       ->capture_default_str()
@@ -61,14 +61,14 @@ void add_rank_flags(CLI::App& app, ServeFlags& flags) {
       ->group(kGroup);
 }
 
-Result<std::unique_ptr<distributed::Group>> join_ranks(ServeFlags& flags) {
+Result<std::unique_ptr<distributed::Group>> join_ranks(const RankFlags& flags, llm::Options& options) {
   QUIRE_ASSIGN(const std::string backend, executor_backend(flags.executor_backend));
   const auto launched = distributed::launched_rank();
-  const int64_t wanted = flags.options.ranks();
+  const int64_t wanted = options.ranks();
   const bool several = launched && launched->size > 1;
   if (backend == kMpi && !launched) {
     return invalid_argument("--distributed-executor-backend mpi: start the ranks with mpirun -n " +
-                            std::to_string(wanted) + " quire serve ...");
+                            std::to_string(wanted) + " quire ...");
   }
   if (backend == kThreads && several) {
     return invalid_argument("mpirun started " + std::to_string(launched->size) +
@@ -80,9 +80,6 @@ Result<std::unique_ptr<distributed::Group>> join_ranks(ServeFlags& flags) {
                             " processes, but --tensor-parallel-size times --pipeline-parallel-size is " +
                             std::to_string(wanted) + "; both must be the same");
   }
-  if (has_several_models(flags)) {
-    return invalid_argument("ranks as processes serve one model, but this server has several");
-  }
   if (launched->rank > 0) {
     set_log_prefix("[rank " + std::to_string(launched->rank) + " " + host_name() + "]");
     // What rank 0 says need not be said again.
@@ -92,12 +89,11 @@ Result<std::unique_ptr<distributed::Group>> join_ranks(ServeFlags& flags) {
     std::signal(SIGTERM, SIG_IGN);
   }
   QUIRE_ASSIGN(std::unique_ptr<distributed::Group> group,
-               distributed::make_mpi_group({.timeout_seconds = flags.distributed_timeout_s}));
-  flags.options.processes = {.group = group.get(),
-                             .host_rank = launched->host_rank,
-                             .host_ranks = launched->host_ranks,
-                             .own_cpus = launched->bound || flags.options.threads > 0};
-  flags.service.trouble = [ranks = group.get()] { return distributed::trouble_of(*ranks); };
+               distributed::make_mpi_group({.timeout_seconds = flags.timeout_s}));
+  options.processes = {.group = group.get(),
+                       .host_rank = launched->host_rank,
+                       .host_ranks = launched->host_ranks,
+                       .own_cpus = launched->bound || options.threads > 0};
   return group;
 }
 
@@ -120,21 +116,24 @@ Result<std::filesystem::path> resolve_on_every_host(const std::string& argument,
   return resolve_or_pull(argument);
 }
 
-int follow_rank_0(ServeFlags& flags) {
+int follow_rank_0(llm::Options& options, const std::function<Status()>& resolve) {
+  const std::string who = "[rank " + std::to_string(options.processes.group->rank()) + " " + host_name() + "] ";
+  Status status = resolve();
+  if (status.ok()) status = llm::run_follower(options, *options.processes.group);
+  if (status.ok()) return 0;
+  const Error& error = status.error();
+  return report({error.code, who + error.message, error.field});
+}
+
+int follow_server(ServeFlags& flags) {
   llm::Options& options = flags.options;
   const std::string argument = split_argument(flags.models.empty() ? "" : flags.models[0]).model;
-  const std::string who = "[rank " + std::to_string(options.processes.group->rank()) + " " + host_name() + "] ";
-  const auto failed = [&who](const Error& error) { return report({error.code, who + error.message, error.field}); };
   options.model = argument;
-  if (options.load_format != "dummy") {
-    const auto path = resolve_on_every_host(argument, options);
-    if (!path.ok()) return failed(path.error());
-    options.model = *path;
-    const auto pull = [](const std::string& draft) { return resolve_or_pull(draft); };
-    if (const Status status = resolve_draft_model(options, pull); !status.ok()) return failed(status.error());
-  }
-  const Status status = llm::run_follower(options, *options.processes.group);
-  return status.ok() ? 0 : failed(status.error());
+  return follow_rank_0(options, [&]() -> Status {
+    if (options.load_format == "dummy") return {};
+    QUIRE_ASSIGN(options.model, resolve_on_every_host(argument, options));
+    return resolve_draft_model(options, [](const std::string& draft) { return resolve_or_pull(draft); });
+  });
 }
 
 }  // namespace quire::cli

@@ -4,10 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
+
+#include "metrics/rank_totals.h"
 
 namespace quire::distributed {
 
@@ -56,6 +59,13 @@ class Group {
   virtual void gather_rows(const Rows& rows, std::span<const int32_t> owner);
 
   static constexpr int kEvery = -1;
+
+  // From now on every rank may ask what this one has done; any thread may call `report`. It costs no call of the group.
+  using Report = std::function<metrics::RankTotals()>;
+  virtual void set_report(Report report) = 0;
+  // What each rank has reported, at most some moments ago; nothing of a rank that set no report. Any thread.
+  // REQUIRES: rank 0 of a group that is no part of another.
+  virtual std::vector<metrics::RankTotals> reports() const = 0;
 
  private:
   std::vector<std::byte> staged_, gathered_;  // of gather_columns() and gather_rows() in terms of the calls above

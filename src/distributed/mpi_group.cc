@@ -52,6 +52,8 @@ class MpiGroup final : public Group {
     gather({&mine, 1}, all);
   }
   std::string trouble() const { return world_->trouble(); }
+  void set_report(Report report) override { world_->watch().set_report(std::move(report)); }
+  std::vector<metrics::RankTotals> reports() const override { return world_->watch().reports(); }
   std::unique_ptr<Group> split(int first, int count) override {
     QUIRE_CHECK(first <= rank() && rank() < first + count && first + count <= size_);
     return std::make_unique<MpiGroup>(world_, first_ + first, count, depth_ + 1);

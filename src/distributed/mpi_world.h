@@ -33,6 +33,7 @@ class MpiWorld {
   int size() const { return size_; }
   const std::string& version() const { return library_.version; }
   std::string trouble() const;  // trouble_of()
+  RankWatch& watch() const { return *watch_; }
 
   // A message under way.
   struct Transfer {

@@ -110,6 +110,7 @@ struct RankWatch::Message {
   int32_t rank = -1;
   Loss why = Loss::kEnded;
   uint8_t unused[7] = {};
+  metrics::RankTotals report = {};  // with kAlive
 
   enum class Read { kNone, kOne, kClosed };
   // The next message, once all of it is there.
@@ -130,7 +131,8 @@ struct RankWatch::Message {
   }
 };
 
-RankWatch::RankWatch(int rank, int size) : rank_(rank), size_(size), left_(static_cast<size_t>(size), false) {
+RankWatch::RankWatch(int rank, int size)
+    : rank_(rank), size_(size), left_(static_cast<size_t>(size), false), reports_(static_cast<size_t>(size)) {
   QUIRE_CHECK(::pipe(wake_) == 0);
   for (const int end : wake_) ::fcntl(end, F_SETFD, FD_CLOEXEC);
 }
@@ -328,7 +330,9 @@ void RankWatch::run() {
     }
     before = now;
     if (now >= next_beat) {
-      to_peers({.kind = Message::Kind::kAlive, .rank = rank_});
+      Message alive{.kind = Message::Kind::kAlive, .rank = rank_};
+      if (report_ && rank_ > 0) alive.report = report_();
+      to_peers(alive);
       next_beat = now + kBeat;
     }
     if (!lost) lost = judge(now);
@@ -368,6 +372,9 @@ std::optional<RankWatch::Lost> RankWatch::on_message(const Message& message) {
       return {};
     case Message::Kind::kLost:
       return gone(message.rank, message.why);
+    case Message::Kind::kAlive:
+      reports_[static_cast<size_t>(message.rank)] = message.report;
+      return {};
     default:
       return {};
   }
@@ -440,6 +447,18 @@ void RankWatch::tell_lost(int rank, Loss why) {
   const std::lock_guard lock(mutex_);
   stop_ = true;
   last_words({rank, why});
+}
+
+void RankWatch::set_report(std::function<metrics::RankTotals()> report) {
+  const std::lock_guard lock(mutex_);
+  report_ = std::move(report);
+}
+
+std::vector<metrics::RankTotals> RankWatch::reports() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<metrics::RankTotals> out = reports_;
+  if (report_) out[static_cast<size_t>(rank_)] = report_();
+  return out;
 }
 
 std::optional<RankWatch::Quiet> RankWatch::quiet() const {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "metrics/rank_totals.h"
 
 namespace quire::distributed {
 
@@ -61,6 +62,11 @@ class RankWatch {
   };
   std::optional<Quiet> quiet() const;
 
+  // What this rank tells rank 0 with its signs of life; the watch's thread calls it.
+  void set_report(std::function<metrics::RankTotals()> report);
+  // Rank 0: what each rank has told last. Any thread may ask.
+  std::vector<metrics::RankTotals> reports() const;
+
   // Says that this rank lost `rank`: the others learn it from rank 0. Returns when they were told.
   void tell_lost(int rank, Loss why);
   // Says that this rank needs the group no more, and waits until every rank has said so. False if one of them ended
@@ -104,6 +110,8 @@ class RankWatch {
   std::condition_variable changed_;
   std::vector<Peer> peers_;  // rank 0: all others; the others: rank 0
   std::vector<bool> left_;   // [size]; the ranks that need the group no more
+  std::function<metrics::RankTotals()> report_;
+  std::vector<metrics::RankTotals> reports_;  // [size]; on rank 0
   Clock::time_point first_left_{};
   bool all_left_ = false;
   bool broken_ = false;  // a rank was lost while this one was leaving

@@ -85,6 +85,7 @@ struct Meeting {
   std::vector<Mailbox> mail;              // [size, size]: from, to
   std::mutex mutex;
   std::map<std::pair<int, int>, std::shared_ptr<Meeting>> parts;  // of split(), guarded by mutex
+  std::map<int, Group::Report> reports;                           // by rank, guarded by mutex
 };
 
 class ThreadGroup final : public Group {
@@ -135,6 +136,17 @@ class ThreadGroup final : public Group {
     std::shared_ptr<Meeting>& part = meeting_->parts[{first, count}];
     if (part == nullptr) part = std::make_shared<Meeting>(count);
     return std::make_unique<ThreadGroup>(part, rank_ - first);
+  }
+
+  void set_report(Report report) override {
+    const std::lock_guard lock(meeting_->mutex);
+    meeting_->reports[rank_] = std::move(report);
+  }
+  std::vector<metrics::RankTotals> reports() const override {
+    std::vector<metrics::RankTotals> out(static_cast<size_t>(size()));
+    const std::lock_guard lock(meeting_->mutex);
+    for (const auto& [rank, report] : meeting_->reports) out[static_cast<size_t>(rank)] = report();
+    return out;
   }
 
   // Straight from the memory of the others.

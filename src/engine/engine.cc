@@ -160,6 +160,7 @@ Engine::Engine(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> m
   });
   if (options.offload.on() && options.prefix_caching) {
     offload_ = std::make_unique<kv::Offload>(options.offload, pages_->memory(*backend_));
+    if (kv::RankTiers* ranks = model_->rank_tiers()) offload_->set_ranks(ranks);
     kv_.set_offload(offload_.get());
   }
   if (!options.speculation.on()) return;

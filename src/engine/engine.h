@@ -41,7 +41,7 @@ struct EngineOptions {
   std::optional<int64_t> seed;     // from which the seeds of requests without one are drawn; none: at random
   bool async_scheduling = true;    // if the backend samples: build and queue the next step while one runs
   SpeculationOptions speculation;  // if on, no step is queued while one runs whose sequences may have drafts next
-  kv::OffloadOptions offload;      // tiers below the KV cache; none without prefix_caching
+  kv::OffloadOptions offload;      // tiers below the KV cache, other engines; none without prefix_caching
 };
 
 // For vLLM's counters spec_decode_*.
@@ -113,8 +113,8 @@ class Engine {
   void record_cache_events() { kv_.record_events(); }
   std::vector<kv::CacheEvent> take_cache_events() { return kv_.take_events(); }
   // The tiers below the KV cache; null without any.
-  kv::Offload* offload() { return offload_.get(); }
-  const kv::Offload* offload() const { return offload_.get(); }
+  kv::Offload* offload() { return options_.offload.has_tiers() ? offload_.get() : nullptr; }
+  const kv::Offload* offload() const { return options_.offload.has_tiers() ? offload_.get() : nullptr; }
   // For tests and tools.
   void set_logits_tap(RowSampler::LogitsTap tap) { sampler_->set_tap(std::move(tap)); }
   // Sees the logits of drafts. REQUIRES: SpeculationOptions::with_model().

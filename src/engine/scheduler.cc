@@ -537,6 +537,10 @@ bool Scheduler::try_admit(Sequence* sequence, Queue& queue, int64_t& budget) {
   if (!kv_.can_admit(sequence->num_tokens(), hit)) return false;
   if (!std::exchange(sequence->restore_tried, true) && !sequence->owes_prompt_logprobs() &&
       kv_.start_restore(sequence->table, sequence->tokens, hit)) {
+    if (kv_.restored(sequence->table)) {  // copies within the memory
+      kv_.finish_restore(sequence->table, sequence->tokens);
+      return try_admit(sequence, queue, budget);
+    }
     queue.entries.erase(key_of(*sequence));
     restoring_.push_back(sequence);
     return true;

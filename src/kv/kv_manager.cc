@@ -269,7 +269,7 @@ void KvManager::start(BlockTable& table, const PrefixHit& hit, int64_t spare_pag
     ++stats_.requests;
     stats_.queried_tokens += hit.queried_tokens;
     stats_.hit_tokens += hit.num_tokens - hit.restored_tokens;
-    if (offload_ != nullptr) {
+    if (offload_ != nullptr && offload_->has_tiers()) {
       stats_.offload_queried_tokens += hit.queried_tokens - (hit.num_tokens - hit.restored_tokens);
       stats_.offload_hit_tokens += hit.restored_tokens;
     }

@@ -120,7 +120,9 @@ bool KvManager::start_restore(BlockTable& table, std::span<const int32_t> tokens
     offload_->note(key, is_state ? 0 : (last - 1) / group.block_size * group.block_size, last, tokens);
     restore.parts.push_back({end, offload_->load(key, pool_.allocate())});
   }
-  table.found_before_restore_ = hit.num_tokens;
+  // Pages of another engine are hits in the cache like those of this one.
+  const bool tiers = std::ranges::any_of(restore.parts, [](const auto& part) { return !part.load->from_peer; });
+  table.found_before_restore_ = tiers ? hit.num_tokens : -1;
   table.restored_from_disk_ = std::ranges::any_of(restore.parts, [](const auto& p) { return p.load->from_disk; });
   table.restore_ = std::move(restore);
   return true;
@@ -133,6 +135,9 @@ bool KvManager::restored(const BlockTable& table) const {
 void KvManager::finish_restore(BlockTable& table, std::span<const int32_t> tokens) {
   QUIRE_CHECK(restoring(table) && restored(table));
   const BlockTable::Restore restore = *std::exchange(table.restore_, std::nullopt);
+  std::vector<PageLoadPtr> loads;
+  for (const auto& part : restore.parts) loads.push_back(part.load);
+  offload_->settle(loads);
   // What follows a page that could not be read was not restored, even if another sequence has computed it meanwhile.
   table.restored_to_ = std::ssize(tokens);
   for (const auto& [end, load] : restore.parts) {

@@ -40,6 +40,7 @@ Offload::Offload(OffloadOptions options, PageMemory memory) : options_(std::move
     host_ = std::make_unique<HostPages>(*memory_.device, memory_.page_bytes, bytes);
     places = static_cast<size_t>(host_->capacity());
   }
+  if (options_.peers != nullptr) shared_.resize(static_cast<size_t>(memory_.num_pages));
   maybe_queued_.resize(places);
   stores_at_.resize(places);
   if (options_.folder.empty()) return;
@@ -50,6 +51,7 @@ Offload::Offload(OffloadOptions options, PageMemory memory) : options_(std::move
 }
 
 Offload::~Offload() {
+  for (size_t page = 0; page < shared_.size(); ++page) unshare(static_cast<BlockId>(page));
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -69,18 +71,47 @@ PageName Offload::name_of(const PageKey& key) const {
 }
 
 bool Offload::has(const PageKey& key) const {
+  if (options_.peers != nullptr && options_.peers->has(key)) return true;
   return (host_ != nullptr && host_->has(key)) || (open() && disk_->has(name_of(key)));
 }
 
+// Only this engine's thread changes what is shared of its pages.
+void Offload::share(const PageKey& key, BlockId page) {
+  std::vector<PageKey>& keys = shared_[static_cast<size_t>(page)];
+  if (std::ranges::find(keys, key) != keys.end()) return;
+  keys.push_back(key);
+  options_.peers->add(key, address(page));
+}
+
+void Offload::unshare(BlockId page) {
+  for (const PageKey& key : std::exchange(shared_[static_cast<size_t>(page)], {})) {
+    options_.peers->remove(key, address(page));
+  }
+}
+
+void Offload::set_ranks(RankTiers* ranks) {
+  ranks_ = ranks;
+  told_.resize(static_cast<size_t>(memory_.num_pages));
+}
+
 void Offload::store(const PageKey& key, BlockId page) {
+  if (options_.peers != nullptr) share(key, page);
+  if (ranks_ != nullptr) {
+    std::vector<PageKey>& keys = told_[static_cast<size_t>(page)];
+    if (std::ranges::find(keys, key) == keys.end()) {
+      keys.push_back(key);
+      ranks_->store_page(key, page);
+    }
+  }
   if (host_ != nullptr) {
     store_on_host(key, page);
-  } else {
+  } else if (has_tiers()) {
     queue_store(key, static_cast<size_t>(page), address(page));
   }
 }
 
 void Offload::note(const PageKey& key, int64_t begin, int64_t end, std::span<const int32_t> tokens) {
+  if (!has_tiers()) return;
   const auto [known, fresh] = known_ids_.try_emplace(key, last_id_ + 1);
   TierPage& page = known_[known->second];
   if (fresh) {
@@ -134,6 +165,8 @@ void Offload::mark_used(const PageKey& key) {
 }
 
 void Offload::overwrite(BlockId page) {
+  if (options_.peers != nullptr) unshare(page);
+  if (ranks_ != nullptr && !std::exchange(told_[static_cast<size_t>(page)], {}).empty()) ranks_->overwrite_page(page);
   // The copy from a device is queued before what overwrites the page.
   if (host_ == nullptr) give_up_place(static_cast<size_t>(page));
 }
@@ -249,14 +282,25 @@ PageLoadPtr Offload::load(const PageKey& key, BlockId page) {
   auto load = std::make_shared<PageLoad>();
   load->key = key;
   load->page = page;
+  const auto bytes = static_cast<size_t>(bytes_of(key));
+  if (options_.peers != nullptr && options_.peers->copy(key, {address(page), bytes})) {
+    load->from_peer = true;
+    load->state = PageLoad::State::kDone;
+    return load;
+  }
   if (const int32_t place = host_ != nullptr ? host_->find(key) : -1; place >= 0) {
-    memory_.device->copy_from_host(address(page), host_->address(place), static_cast<size_t>(bytes_of(key)));
+    memory_.device->copy_from_host(address(page), host_->address(place), bytes);
     load->state = PageLoad::State::kDone;
     const std::lock_guard lock(mutex_);
     ++stats_.host_loaded_pages;
     return load;
   }
+  if (options_.folder.empty()) {  // another engine had it a moment ago
+    load->state = PageLoad::State::kFailed;
+    return load;
+  }
   load->from_disk = true;
+  if (ranks_ != nullptr) ranks_->load_page(key, page);
   {
     const std::lock_guard lock(mutex_);
     loads_.push_back(load);
@@ -266,7 +310,18 @@ PageLoadPtr Offload::load(const PageKey& key, BlockId page) {
   return load;
 }
 
+void Offload::settle(std::span<const PageLoadPtr> loads) {
+  if (ranks_ == nullptr || loads.empty()) return;
+  std::vector<BlockId> pages;
+  for (const PageLoadPtr& load : loads) pages.push_back(load->page);
+  const std::vector<bool> everywhere = ranks_->settle_pages(pages);
+  for (size_t i = 0; i < loads.size(); ++i) {
+    if (!everywhere[i] && loads[i]->state == PageLoad::State::kDone) loads[i]->state = PageLoad::State::kFailed;
+  }
+}
+
 bool Offload::cancel(PageLoad& load) {
+  if (ranks_ != nullptr) (void)ranks_->settle_pages({&load.page, 1});
   const std::lock_guard lock(mutex_);
   const PageLoad::State state = load.state.load(std::memory_order_acquire);
   if (state == PageLoad::State::kQueued) load.state = PageLoad::State::kCancelled;  // the reader skips it

@@ -20,6 +20,7 @@
 #include "kv/host_pages.h"
 #include "kv/offload_types.h"
 #include "kv/page_key.h"
+#include "kv/peer_pages.h"
 
 namespace quire::kv {
 
@@ -31,6 +32,9 @@ namespace quire::kv {
 // the page is evicted before that (overwrite()), the engine thread copies it, as long as there are few such copies;
 // otherwise the page is not stored. On a device, a copy to host memory is queued behind the step that filled the page,
 // and the disk tier takes the page from there.
+//
+// The caches of the other engines of this process (OffloadOptions::peers) are asked first; a page there is copied at
+// once.
 class Offload {
  public:
   Offload(OffloadOptions options, PageMemory memory);
@@ -38,7 +42,10 @@ class Offload {
   Offload(const Offload&) = delete;
   Offload& operator=(const Offload&) = delete;
 
-  // Whether a tier has the page. It may be gone, or turn out to be damaged, when it is loaded.
+  bool has_tiers() const { return options_.has_tiers(); }
+  // From now on other ranks do what this one does. Set before the first page is stored.
+  void set_ranks(RankTiers* ranks);
+  // Whether a tier, or another engine, has the page. It may be gone, or turn out to be damaged, when it is loaded.
   bool has(const PageKey& key) const;
   // The page now has these contents until overwrite(). A page that a tier has is marked as used there.
   void store(const PageKey& key, BlockId page);
@@ -59,6 +66,8 @@ class Offload {
   PageLoadPtr load(const PageKey& key, BlockId page);
   // Gives up on a load. False if the page is being filled: it must stay unused until the load has ended.
   bool cancel(PageLoad& load);
+  // Call when loads have ended, before complete(): one that failed on another rank has failed.
+  void settle(std::span<const PageLoadPtr> loads);
   // Call when a load has ended with kDone, before the page is used.
   void complete(PageLoad& load);
   // Waits until no load is under way, but not for long.
@@ -96,6 +105,8 @@ class Offload {
   std::byte* address(BlockId page) const { return memory_.pages + page * memory_.page_bytes; }
   PageName name_of(const PageKey& key) const;
   bool open() const { return open_.load(std::memory_order_acquire); }
+  void share(const PageKey& key, BlockId page);
+  void unshare(BlockId page);
   void store_on_host(const PageKey& key, BlockId page);
   void queue_store(const PageKey& key, size_t place, const std::byte* from);
   void give_up_place(size_t place);
@@ -104,8 +115,11 @@ class Offload {
 
   const OffloadOptions options_;
   const PageMemory memory_;
-  std::unique_ptr<HostPages> host_;  // if the pages are a device's
-  std::deque<Arrival> arrivals_;     // copies to host memory that are queued on the device
+  std::vector<std::vector<PageKey>> shared_;  // by page: what other engines find there
+  RankTiers* ranks_ = nullptr;                // of the other ranks, if there are any
+  std::vector<std::vector<PageKey>> told_;    // by page: what the other ranks store
+  std::unique_ptr<HostPages> host_;           // if the pages are a device's
+  std::deque<Arrival> arrivals_;              // copies to host memory that are queued on the device
   uint64_t step_ = 0;
   std::map<int64_t, TierPage> known_;  // the pages that were noted, the oldest first
   std::unordered_map<PageKey, int64_t, PageKeyToSize> known_ids_;

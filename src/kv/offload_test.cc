@@ -24,12 +24,13 @@ constexpr int64_t kPageBytes = 256;
 class Pool {
  public:
   Pool(const std::filesystem::path& folder, std::vector<CacheGroup> groups, int32_t pages, std::string identity = "m",
-       int64_t folder_bytes = 1 << 20)
+       int64_t folder_bytes = 1 << 20, std::shared_ptr<PeerPages> peers = nullptr)
       : memory_(static_cast<size_t>(pages * kPageBytes)) {
     OffloadOptions options;
     options.folder = folder;
     options.folder_bytes = folder_bytes;
     options.identity = [identity] { return identity; };
+    options.peers = std::move(peers);
     PageMemory memory;
     memory.pages = memory_.data();
     memory.page_bytes = kPageBytes;
@@ -172,6 +173,42 @@ TEST(OffloadTest, APrefixComesBackAfterARestart) {
     EXPECT_EQ(pool.kv->prefix_stats().hit_tokens, 40);
     EXPECT_EQ(run(pool, some_tokens(42), "salt"), 0) << "another user's salt";
     EXPECT_EQ(run(pool, some_tokens(42, 1)), 0);
+  }
+}
+
+TEST(OffloadTest, AnotherEngineCopiesWhatOneHasComputed) {
+  for (const auto& groups : {kDense, kWindows, kHybrid, kHitsInside}) {
+    const auto peers = std::make_shared<PeerPages>();
+    Pool one("", groups, 40, "", 0, peers), other("", groups, 40, "", 0, peers);
+    EXPECT_EQ(run(one, some_tokens(42)), 0);
+    OffloadedSequence copied(other, some_tokens(42));
+    EXPECT_EQ(copied.run(), 40);
+    EXPECT_EQ(copied.restored, 0) << "a hit as any other";
+    EXPECT_EQ(other.kv->prefix_stats().hit_tokens, 40);
+    EXPECT_EQ(other.kv->prefix_stats().offload_queried_tokens, 0);
+    EXPECT_EQ(run(other, some_tokens(42), "salt"), 0) << "another user's salt";
+  }
+}
+
+// Every page that is read is checked by run(), in both pools.
+TEST(OffloadTest, EnginesThatEvictCopyWholePages) {
+  for (const auto& groups : {kDense, kWindows, kHybrid, kHitsInside}) {
+    const auto peers = std::make_shared<PeerPages>();
+    std::atomic<int64_t> hits = 0;
+    const auto work = [&](unsigned seed) {
+      Pool pool("", groups, 26, "", 0, peers);
+      std::mt19937 random(seed);
+      for (int i = 0; i < 150; ++i) {
+        OffloadTokens text = some_tokens(30 + static_cast<int>(random() % 18), static_cast<int>(random() % 4));
+        OffloadedSequence sequence(pool, text);
+        hits += sequence.run(static_cast<int64_t>(random() % 9));
+      }
+      EXPECT_EQ(pool.kv->usage(), 0);
+    };
+    std::thread other([&] { work(1); });
+    work(2);
+    other.join();
+    EXPECT_GT(hits, 300);
   }
 }
 

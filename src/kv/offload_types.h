@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,20 @@ class Backend;
 namespace quire::kv {
 
 class Offload;
+class PeerPages;
+
+// The tiers of the other ranks that compute a model: each rank keeps its own part of a page, and rank 0 tells the
+// others what it does. Called on the engine's thread.
+class RankTiers {
+ public:
+  virtual ~RankTiers() = default;
+  virtual void store_page(const PageKey& key, BlockId page) = 0;
+  virtual void overwrite_page(BlockId page) = 0;
+  // Starts to fill the page on every other rank; settle_pages() must follow.
+  virtual void load_page(const PageKey& key, BlockId page) = 0;
+  // Waits until the loads of these pages have ended. For each, whether every other rank has its part.
+  virtual std::vector<bool> settle_pages(std::span<const BlockId> pages) = 0;
+};
 
 struct OffloadOptions {
   std::filesystem::path folder;  // "": no disk tier
@@ -28,8 +43,10 @@ struct OffloadOptions {
   int64_t host_bytes = 0;  // only for a backend whose memory the host does not see
   // Everything that decides the bytes of a page besides its tokens. It may take a while, so a thread of its own asks.
   std::function<std::string()> identity;
+  std::shared_ptr<PeerPages> peers;  // the pages of all engines of this process; null: there is one engine
 
-  bool on() const { return !folder.empty() || host_bytes > 0; }
+  bool has_tiers() const { return !folder.empty() || host_bytes > 0; }
+  bool on() const { return has_tiers() || peers != nullptr; }
 };
 
 // The memory of the KV cache's pages.
@@ -84,6 +101,7 @@ struct PageLoad {
   PageKey key;
   BlockId page = kNullBlock;
   bool from_disk = false;
+  bool from_peer = false;         // copied from the cache of another engine
   std::vector<std::byte> buffer;  // what was read, if the page is in a device's memory
   std::atomic<State> state = State::kQueued;
 

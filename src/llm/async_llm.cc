@@ -72,6 +72,9 @@ AsyncLlm::AsyncLlm(std::shared_ptr<Llm> llm, const AsyncOptions& options)
     options.metrics->set_offload_source(
         [offload, first = options.engine == 0] { return totals_of(offload->stats(), first); });
   }
+  if (options.metrics != nullptr && !engine_.model().rank_totals().empty()) {
+    options.metrics->set_rank_source([&model = engine_.model()] { return model.rank_totals(); });
+  }
   engine_thread_ = std::thread([this] {
     trace::name_thread("engine");
     run_engine();
@@ -94,6 +97,7 @@ AsyncLlm::~AsyncLlm() {
   for (const auto& [id, tracked] : tracked_) *held_bytes_ -= tracked.bytes;
   if (options_.metrics == nullptr) return;
   if (engine_.offload() != nullptr) options_.metrics->set_offload_source({});
+  if (!engine_.model().rank_totals().empty()) options_.metrics->set_rank_source({});
   options_.metrics->on_unloaded();
 }
 

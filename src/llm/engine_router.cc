@@ -39,13 +39,27 @@ int64_t EngineRouter::known_tokens(size_t engine, std::span<const Chain> prompts
   return blocks * block_size_;
 }
 
+int64_t EngineRouter::computed_tokens(std::span<const Chain> prompts) const {
+  const auto is_computed = [&](const kv::BlockHash& hash) {
+    return std::ranges::any_of(known_, [&](const Known& known) {
+      const auto at = known.places.find(hash);
+      return at != known.places.end() && at->second->is_computed();
+    });
+  };
+  int64_t blocks = 0;
+  for (const Chain& chain : prompts) blocks += std::ranges::find_if_not(chain, is_computed) - chain.begin();
+  return blocks * block_size_;
+}
+
 std::vector<size_t> EngineRouter::rank(std::span<const Chain> prompts, std::span<const int64_t> loads) {
   QUIRE_CHECK(loads.size() == known_.size());
   const size_t count = known_.size();
-  std::vector<std::tuple<int64_t, int64_t, size_t>> keys(count);  // less is better
+  std::vector<std::tuple<int64_t, int64_t, int64_t, size_t>> keys(count);  // less is better
+  const int64_t copied = computed_tokens(prompts) * kCopiedEighths / 8;
   for (size_t e = 0; e < count; ++e) {
-    const int64_t score = known_tokens(e, prompts) - kLoadTokens * loads[e];
-    keys[e] = {-score, loads[e], (e + count - turn_) % count};
+    const int64_t known = known_tokens(e, prompts);
+    const int64_t score = std::max(known, copied) - kLoadTokens * loads[e];
+    keys[e] = {-score, loads[e], -known, (e + count - turn_) % count};
   }
   std::vector<size_t> order(count);
   std::iota(order.begin(), order.end(), size_t{0});
@@ -55,19 +69,20 @@ std::vector<size_t> EngineRouter::rank(std::span<const Chain> prompts, std::span
 }
 
 // From the last block to the first: the beginning of a prompt, which most others share, is forgotten last.
-void EngineRouter::record(size_t engine, std::span<const Chain> prompts) {
+void EngineRouter::record(size_t engine, std::span<const Chain> prompts, const Computed& computed) {
   Known& known = known_[engine];
   for (const Chain& chain : prompts) {
     for (size_t i = chain.size(); i-- > 0;) {
       const auto [it, is_new] = known.places.try_emplace(chain[i]);
       if (is_new) {
-        it->second = known.blocks.insert(known.blocks.begin(), chain[i]);
+        it->second = known.blocks.insert(known.blocks.begin(), {chain[i], computed});
       } else {
+        if (!it->second->is_computed()) it->second->computed = computed;
         known.blocks.splice(known.blocks.begin(), known.blocks, it->second);
       }
     }
     while (known.blocks.size() > capacity_) {
-      known.places.erase(known.blocks.back());
+      known.places.erase(known.blocks.back().hash);
       known.blocks.pop_back();
     }
   }

@@ -63,6 +63,19 @@ TEST_F(EngineRouterTest, OverloadIsComparedWithTheLeastLoaded) {
   EXPECT_EQ(choose(text_of(0, 2000), {107, 100}), 0U);
 }
 
+TEST_F(EngineRouterTest, WhatOneEngineHasComputedTheOthersMayCopy) {
+  const auto computed = std::make_shared<std::atomic<bool>>(false);
+  router_.record(0, chains(text_of(0, 512)), computed);
+  EXPECT_EQ(choose(text_of(0, 600), {7, 0}), 0U);  // it is being computed there
+  *computed = true;
+  EXPECT_EQ(choose(text_of(0, 600), {7, 0}), 1U);
+  EXPECT_EQ(choose(text_of(0, 600), {1, 1}), 0U);  // a copy is not made without need
+  EXPECT_EQ(choose(text_of(0, 600), {1, 0}), 1U);  // 64 tokens are counted less: as much as a sequence
+  EXPECT_EQ(choose(text_of(0, 1100), {0, 0}), 0U);
+  send(1, text_of(0, 512));  // being computed there does not make it unknown
+  EXPECT_EQ(choose(text_of(0, 600), {9, 8}), 1U);
+}
+
 TEST_F(EngineRouterTest, APartOfABlockIsNoPrefix) {
   send(1, text_of(0, kBlock - 1));
   EXPECT_EQ(router_.known_tokens(1, chains(text_of(0, kBlock - 1))), 0);

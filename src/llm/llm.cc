@@ -32,20 +32,6 @@ std::string piece_of(const text::Tokenizer& tokenizer, std::optional<int32_t> id
   return id ? std::string(tokenizer.piece(*id).value_or("")) : std::string();
 }
 
-// Turns adapters on if some are to be read with the model, for the ranks that they have.
-Result<Options> with_own_adapters(Options options) {
-  if (options.lora.empty()) return options;
-  for (const std::filesystem::path& path : options.lora) {
-    QUIRE_ASSIGN(const weights::AdapterFiles files, weights::open_adapter(path));
-    for (const weights::AdapterModule& module : files.modules) {
-      options.max_lora_rank = std::max(options.enable_lora ? options.max_lora_rank : 1, module.rank);
-      options.enable_lora = true;
-    }
-  }
-  options.max_loras = std::max(options.max_loras, static_cast<int64_t>(options.lora.size()));
-  return options;
-}
-
 // The ids of the tokens that stand for classes (Qwen3-Reranker's "no" and "yes").
 Status find_class_tokens(const text::Tokenizer* tokenizer, model::ModelFiles& files) {
   for (const std::string& token : files.pooler.tokens) {

@@ -3,6 +3,7 @@
 #include "llm/load.h"
 
 #include <algorithm>
+#include <any>
 
 #include "backend/cpu/topology.h"
 #include "backend/gpu/device.h"
@@ -204,14 +205,16 @@ Result<std::unique_ptr<Backend>> open_backend(const Options& options, int part) 
   }
   if (options.engines > 1) {
     const int threads = options.threads > 0 ? static_cast<int>(options.threads) : cpu::choose_cpus().threads;
-    if (options.engines > threads) {
+    if (options.engines * options.ranks() > threads) {
+      const std::string ranks =
+          options.ranks() > 1 ? " for each of its " + std::to_string(options.ranks()) + " ranks" : "";
       return invalid_argument("--data-parallel-size is " + std::to_string(options.engines) + ", but there are " +
-                              std::to_string(threads) +
-                              " threads, and each engine needs one: lower it, or raise --threads");
+                              std::to_string(threads) + " threads, and each engine needs one" + ranks +
+                              ": lower it, or raise --threads");
     }
   }
-  const HostShare share =
-      options.engines > 1 ? HostShare{part, static_cast<int>(options.engines)} : cpu_share(options, part);
+  const HostShare share = options.engines > 1 ? HostShare{part, static_cast<int>(options.engines * options.ranks())}
+                                              : cpu_share(options, part);
   return make_cpu_backend({static_cast<int>(options.threads), options.cpu_isa, share.rank, share.ranks});
 }
 
@@ -245,24 +248,20 @@ Result<size_t> reserve(const ResolvedOptions& resolved, const model::Model& mode
                    reserved.error().message + "); lower --max-num-batched-tokens or --max-num-seqs");
 }
 
-// Another engine for a loaded model, with its own backend, scratch and pages.
-Result<std::unique_ptr<engine::Engine>> make_twin_engine(const Options& options, int index,
-                                                         const ResolvedOptions& resolved, const model::Model& model,
-                                                         const model::Model* draft) {
-  QUIRE_ASSIGN(std::unique_ptr<Backend> backend, make_backend(options, index));
-  QUIRE_ASSIGN(std::unique_ptr<model::Model> twin, model.make_twin(*backend));
-  std::unique_ptr<model::Model> draft_twin;
-  if (draft != nullptr) {
-    QUIRE_ASSIGN(draft_twin, draft->make_twin(*backend, resolved.draft->ahead ? twin.get() : nullptr));
-  }
-  if (twin == nullptr || (draft != nullptr && draft_twin == nullptr)) {
-    return unsupported("--data-parallel-size: this model's weights cannot be shared between engines; use 1");
-  }
-  QUIRE_TRY(reserve(resolved, *twin, draft_twin.get(), *backend));
-  return engine::Engine::make(std::move(backend), std::move(twin), resolved.engine, std::move(draft_twin));
-}
-
 }  // namespace
+
+Result<Options> with_own_adapters(Options options) {
+  if (options.lora.empty()) return options;
+  for (const std::filesystem::path& path : options.lora) {
+    QUIRE_ASSIGN(const weights::AdapterFiles files, weights::open_adapter(path));
+    for (const weights::AdapterModule& module : files.modules) {
+      options.max_lora_rank = std::max(options.enable_lora ? options.max_lora_rank : 1, module.rank);
+      options.enable_lora = true;
+    }
+  }
+  options.max_loras = std::max(options.max_loras, static_cast<int64_t>(options.lora.size()));
+  return options;
+}
 
 Result<int64_t> parse_length(const std::string& text, const char* flag) {
   const auto length = kv::parse_bytes(text, flag);
@@ -462,12 +461,16 @@ Status check_size(const Options& options, const distributed::Group& all) {
                           "; start as many ranks as these flags say");
 }
 
+}  // namespace
+
 // One rank's model, before it has pages.
 struct LoadedRank {
   ResolvedOptions resolved;
   std::unique_ptr<model::Model> model, draft;
   model::BatchLimits limits;
 };
+
+namespace {
 
 Result<LoadedRank> load_weights(const Options& options, const model::ModelFiles& files, Backend& backend,
                                 std::function<void(int64_t, int64_t)> progress, const std::atomic<bool>* cancelled,
@@ -483,14 +486,17 @@ Result<LoadedRank> load_weights(const Options& options, const model::ModelFiles&
   resolved.memory.available_bytes /= memory_share(options).ranks;
   if (resolved.memory.available_bytes > 0) QUIRE_TRY(check_weights_fit(options, files, resolved, backend));
   QUIRE_ASSIGN(out.model, model::load_model(files, resolved.load, backend));
-  if (resolved.draft) {
+  // Rank 0 drafts alone, with the whole of the draft model.
+  if (resolved.draft && (ranks.all == nullptr || ranks.all->rank() == 0)) {
     model::LoadOptions load = resolved.load;
+    load.share = {};
+    load.ranks = {};
     load.max_model_len = resolved.draft->max_length;
     load.progress = {};
     load.adapters = {};  // drafts are made without them, and checked with them
     const model::ModelFiles& source = resolved.draft->files;
     if (source.config.ahead.eagle) out.model->keep_hidden_before(source.config.ahead.taps);
-    QUIRE_ASSIGN(out.draft, resolved.draft->ahead ? model::load_layer_ahead(source, load, backend, *out.model)
+    QUIRE_ASSIGN(out.draft, resolved.draft->ahead ? model::load_layer_ahead(source, load, backend, *out.model, files)
                                                   : model::load_model(source, load, backend));
     resolved.memory.draft_weights_bytes = static_cast<int64_t>(out.draft->weights_bytes());
   }
@@ -524,6 +530,66 @@ Result<kv::MemoryPlan> plan_rank(LoadedRank& rank, distributed::Group* all) {
   return plan;
 }
 
+// Decides what names the pages in the tiers. Each rank keeps its own part of a page, in a folder of its own.
+void name_pages(const Options& options, const model::ModelFiles& files, const Backend& backend,
+                const kv::MemoryPlan& plan, const RankGroups& groups, ResolvedOptions& resolved) {
+  kv::OffloadOptions& offload = resolved.engine.offload;
+  if (offload.folder.empty()) return;
+  Options own = options;
+  std::string rank;
+  if (groups.all != nullptr) {
+    const model::Share& share = groups.share;
+    rank = "rank " + std::to_string(share.rank) + " of " + std::to_string(share.ranks) + ", stage " +
+           std::to_string(share.stage) + " of " + std::to_string(share.stages) + "\n";
+    own.kv_offload_dir /= "rank-" + std::to_string(groups.all->rank()) + "-of-" + std::to_string(groups.all->size());
+    offload.folder = own.kv_offload_dir;
+    offload.folder_bytes /= groups.all->size();
+  }
+  offload.identity = [digest = page_identity(own, files, backend, plan, resolved.draft.has_value()), rank] {
+    return digest() + rank;
+  };
+}
+
+Error no_twin() {
+  return unsupported("--data-parallel-size: this model's weights cannot be shared between engines; use 1");
+}
+
+// Another engine for a loaded model, with its own backend, scratch and pages. `all`: of rank 0, if it has several
+// ranks; `keep` is destroyed after the model, which sets `leader`.
+Result<std::unique_ptr<engine::Engine>> make_twin_engine(const Options& options, int index, const LoadedRank& rank,
+                                                         const model::Ranks& all, std::any keep,
+                                                         model::ParallelModel*& leader) {
+  const ResolvedOptions& resolved = rank.resolved;
+  QUIRE_ASSIGN(std::unique_ptr<Backend> backend, make_backend(options, index * static_cast<int>(options.ranks())));
+  QUIRE_ASSIGN(std::unique_ptr<model::Model> twin, rank.model->make_twin(*backend, nullptr, all));
+  std::unique_ptr<model::Model> draft_twin;
+  if (rank.draft != nullptr) {
+    QUIRE_ASSIGN(draft_twin, rank.draft->make_twin(*backend, resolved.draft->ahead ? twin.get() : nullptr, {}));
+  }
+  if (twin == nullptr || (rank.draft != nullptr && draft_twin == nullptr)) return no_twin();
+  QUIRE_TRY(reserve(resolved, *twin, draft_twin.get(), *backend));
+  if (all.model != nullptr) {
+    auto parallel = std::make_unique<model::ParallelModel>(std::move(twin), all, std::move(keep));
+    leader = parallel.get();
+    twin = std::move(parallel);
+  }
+  return engine::Engine::make(std::move(backend), std::move(twin), resolved.engine, std::move(draft_twin));
+}
+
+// The same with ranks of its own, which share the weights of `first`, if the model has several.
+Result<std::unique_ptr<engine::Engine>> add_twin_engine(const Options& options, int index, const LoadedRank& rank,
+                                                        const RankThreads* first, int64_t pages) {
+  model::ParallelModel* leader = nullptr;
+  if (first == nullptr) return make_twin_engine(options, index, rank, {}, {}, leader);
+  const auto threads = std::make_shared<RankThreads>(options, index, *first);
+  const auto groups = std::make_shared<RankGroups>(options, threads->first());
+  groups->report(pages);
+  auto twin = make_twin_engine(options, index, rank, groups->ranks(), std::pair(threads, groups), leader);
+  QUIRE_TRY(agree(groups->all, twin.ok() ? Status() : Status(twin.error())));
+  leader->start();
+  return twin;
+}
+
 }  // namespace
 
 Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles& files,
@@ -546,17 +612,22 @@ Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles
   if (all != nullptr) *groups = RankGroups(options, *all);
   auto rank = load_weights(options, files, *backend, std::move(progress), cancelled, *groups);
   QUIRE_TRY(agree(all, rank.ok() ? Status() : Status(rank.error())));
+  if (all != nullptr) QUIRE_TRY(rank->model->meet_adapters(*all));
   LoadedEngine out;
   QUIRE_ASSIGN(out.plan, plan_rank(*rank, all));
   ResolvedOptions& resolved = rank->resolved;
+  groups->report(out.plan.num_blocks - 1);
   log_info("{}{}", all == nullptr ? "" : "rank 0 of " + all->describe() + ": ", out.plan.line());
-  if (!resolved.engine.offload.folder.empty()) {
-    resolved.engine.offload.identity = page_identity(options, files, *backend, out.plan, resolved.draft.has_value());
+  name_pages(options, files, *backend, out.plan, *groups, resolved);
+  if (options.engines > 1 && options.ranks() == 1 && resolved.engine.prefix_caching) {
+    resolved.engine.offload.peers = std::make_shared<kv::PeerPages>();
   }
   for (int i = 1; i < options.engines; ++i) {
-    QUIRE_ASSIGN(std::unique_ptr<engine::Engine> twin,
-                 make_twin_engine(options, i, resolved, *rank->model, rank->draft.get()));
-    out.twins.push_back(std::move(twin));
+    auto twin = add_twin_engine(options, i, *rank, threads.get(), out.plan.num_blocks - 1);
+    if (!twin.ok()) {  // the ranks of the first engine must learn it, too
+      QUIRE_TRY(agree(all, twin.error()));
+    }
+    out.twins.push_back(std::move(*twin));
   }
   model::ParallelModel* leader = nullptr;
   if (all != nullptr) {
@@ -578,15 +649,16 @@ Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles
   return out;
 }
 
-namespace {
-
 // A follower with its pages, ready for the first step. The backend outlives the others.
 struct Follower {
   std::unique_ptr<Backend> backend;
   model::ModelFiles files;
   LoadedRank rank;
   std::unique_ptr<model::KvCache> pages;
+  std::unique_ptr<kv::Offload> tiers;  // of its pages, or null
 };
+
+namespace {
 
 Result<Follower> open_follower(const Options& options, int rank) {
   Follower out;
@@ -606,12 +678,45 @@ Status allocate(Follower& follower) {
   kv::CacheLayout layout = follower.rank.resolved.engine.cache;
   layout.num_pages = follower.rank.resolved.engine.num_blocks;
   QUIRE_ASSIGN(follower.pages, model::KvCache::make(*follower.backend, std::move(layout)));
+  const engine::EngineOptions& engine = follower.rank.resolved.engine;
+  if (engine.offload.has_tiers() && engine.prefix_caching) {
+    follower.tiers = std::make_unique<kv::Offload>(engine.offload, follower.pages->memory(*follower.backend));
+    (void)follower.tiers->wait_until_open(kOpenSeconds);
+  }
   return follower.rank.model->prepare(follower.rank.limits);
+}
+
+Result<Follower> make_twin_follower(const Options& options, int part, const Follower* source,
+                                    const RankGroups& groups) {
+  if (source == nullptr) return Error{ErrorCode::kCancelled, "the first engine was not loaded"};
+  Follower out;
+  QUIRE_ASSIGN(out.backend, make_backend(options, part));
+  out.rank.resolved = source->rank.resolved;
+  out.rank.limits = source->rank.limits;
+  QUIRE_ASSIGN(out.rank.model, source->rank.model->make_twin(*out.backend, nullptr, groups.ranks()));
+  if (out.rank.model == nullptr) return no_twin();
+  QUIRE_TRY(reserve(out.rank.resolved, *out.rank.model, nullptr, *out.backend));
+  QUIRE_TRY(allocate(out));
+  return out;
 }
 
 }  // namespace
 
-Status run_follower(const Options& options, distributed::Group& all, const std::atomic<bool>* cancelled, bool* loaded) {
+Status run_twin_follower(const Options& options, int engine, distributed::Group& all, const FollowerShow& source,
+                         bool* loaded) {
+  const RankGroups groups(options, all);
+  const auto part = engine * static_cast<int>(options.ranks()) + all.rank();
+  const auto twin = make_twin_follower(options, part, source.wait(), groups);
+  QUIRE_TRY(agree(&all, twin.ok() ? Status() : Status(twin.error())));
+  groups.report(twin->rank.resolved.engine.num_blocks - 1);
+  *loaded = true;
+  return model::follow(*twin->rank.model, *twin->backend, *twin->pages, twin->rank.limits, groups.ranks(),
+                       twin->tiers.get());
+}
+
+Status run_follower(const Options& given, distributed::Group& all, const std::atomic<bool>* cancelled, bool* loaded,
+                    FollowerShow* show) {
+  QUIRE_ASSIGN(const Options options, with_own_adapters(given));
   QUIRE_TRY(check_size(options, all));
   const RankGroups groups(options, all);
   auto follower = open_follower(options, all.rank());
@@ -620,11 +725,16 @@ Status run_follower(const Options& options, distributed::Group& all, const std::
     QUIRE_TRY(distributed::shake_hands(all, rank_facts(options, follower->files, *follower->backend)));
   }
   QUIRE_TRY(agree(&all, load_follower(options, groups, cancelled, follower)));
-  QUIRE_TRY(plan_rank(follower->rank, &all));
+  QUIRE_TRY(follower->rank.model->meet_adapters(all));
+  QUIRE_ASSIGN(const kv::MemoryPlan plan, plan_rank(follower->rank, &all));
+  groups.report(plan.num_blocks - 1);
+  name_pages(options, follower->files, *follower->backend, plan, groups, follower->rank.resolved);
+  if (show != nullptr) show->set(&*follower);
   const Status allocated = allocate(*follower);
   QUIRE_TRY(agree(&all, allocated));
   if (loaded != nullptr) *loaded = true;
-  return model::follow(*follower->rank.model, *follower->backend, *follower->pages, follower->rank.limits, all);
+  return model::follow(*follower->rank.model, *follower->backend, *follower->pages, follower->rank.limits,
+                       groups.ranks(), follower->tiers.get());
 }
 
 }  // namespace quire::llm

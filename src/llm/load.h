@@ -51,6 +51,9 @@ Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles
                                  std::unique_ptr<Backend> backend, std::function<void(int64_t, int64_t)> progress,
                                  const std::atomic<bool>* cancelled = nullptr, distributed::Group* all = nullptr);
 
+// Turns adapters on if some are to be read with the model (Options::lora), for the ranks that they have.
+Result<Options> with_own_adapters(Options options);
+
 // A length such as 8192, 8k (8000) or 8K (8192), as vLLM reads it.
 Result<int64_t> parse_length(const std::string& text, const char* flag);
 

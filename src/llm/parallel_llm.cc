@@ -87,12 +87,15 @@ Result<std::vector<engine::RequestId>> ParallelLlm::submit(std::vector<engine::R
       request.params.seed = static_cast<int64_t>(seeds_.next());
   }
   const size_t chosen = choose(requests, options, prompts);
-  const auto renamed = [engines = engines_.size(), chosen, sink = std::move(sink)](Delta delta) {
+  const auto computed = std::make_shared<std::atomic<bool>>(false);
+  const auto renamed = [engines = engines_.size(), chosen, computed, sink = std::move(sink)](Delta delta) {
+    if (!delta.tokens.empty() || !delta.pooled.empty()) computed->store(true, std::memory_order_relaxed);
     delta.id = id_of(engines, chosen, delta.id);
     sink(std::move(delta));
   };
   QUIRE_ASSIGN(std::vector<engine::RequestId> ids, engines_[chosen]->submit(std::move(requests), renamed, options));
-  router_.record(chosen, prompts);
+  const bool copies = llm().engine().options().offload.peers != nullptr;
+  router_.record(chosen, prompts, copies ? computed : nullptr);
   for (engine::RequestId& id : ids) id = id_of(engines_.size(), chosen, id);
   return ids;
 }

@@ -38,6 +38,7 @@ std::vector<distributed::Fact> rank_facts(const Options& options, const model::M
       {"--max-num-seqs", std::to_string(options.max_num_seqs)},
       {"--max-num-batched-tokens", std::to_string(options.max_num_batched_tokens)},
       {"--speculative-config", options.speculative_config},
+      {"--kv-offload-dir", options.kv_offload_dir.empty() ? "none" : "given"},
       {"--enable-lora", options.enable_lora ? "on" : "off"},
       {"--max-loras", std::to_string(options.max_loras)},
       {"--max-lora-rank", std::to_string(options.max_lora_rank)},

@@ -8,6 +8,7 @@
 
 #include "base/trace.h"
 #include "llm/speculative_config.h"
+#include "metrics/process_stats.h"
 
 namespace quire::llm {
 namespace {
@@ -32,26 +33,29 @@ Status check_ranks(const Options& options, const Backend& backend) {
                             std::to_string(kMostRanks));
   }
   if (options.ranks() == 1) return {};
-  if (options.engines > 1) {
+  if (options.engines > 1 && options.processes.group != nullptr) {
     return unsupported(
-        "--data-parallel-size is for models on one rank; leave it out, or start a server for each group of ranks "
-        "behind a router");
+        "--data-parallel-size works with ranks that are threads, but not under mpirun; leave it out, or start a server "
+        "for each group of ranks behind a router");
+  }
+  if (options.engines > 1 && options.enable_lora) {
+    return unsupported("--enable-lora works with several engines or with several ranks, but not with both");
   }
   const std::string several = "a model on " + std::to_string(options.ranks()) + " ranks ";
+  const bool offloads = !options.kv_offload_dir.empty() || !options.kv_offload_host_bytes.empty();
+  if (offloads && !backend.host_memory()) {
+    return unsupported(several + "keeps pages on disk on CPUs alone; leave out --kv-offload-dir and " +
+                       "--kv-offload-host-bytes");
+  }
   if (!backend.host_memory()) {
     return unsupported(several + "runs on CPUs so far; use --device cpu, or leave out --tensor-parallel-size and " +
                        "--pipeline-parallel-size");
   }
-  if (!options.kv_offload_dir.empty() || !options.kv_offload_host_bytes.empty()) {
-    return unsupported(several + "keeps its KV cache in memory alone; leave out --kv-offload-dir");
-  }
-  if (options.enable_lora && options.pipeline_parallel_size > 1) {
-    return unsupported("--enable-lora works with --tensor-parallel-size, but not with --pipeline-parallel-size");
-  }
   QUIRE_ASSIGN(const SpeculativeConfig speculation, parse_speculative_config(options.speculative_config));
-  if (speculation.options.with_model()) {
-    return unsupported(several + "drafts without a model; choose the method \"ngram\" or \"suffix\" in " +
-                       "--speculative-config");
+  if (speculation.options.with_model() && options.pipeline_parallel_size > 1) {
+    return unsupported(
+        "--pipeline-parallel-size: a pipeline drafts without a model; choose the method \"ngram\" or \"suffix\" in "
+        "--speculative-config, or --tensor-parallel-size");
   }
   return {};
 }
@@ -78,10 +82,24 @@ HostShare memory_share(const Options& options) {
 }
 
 RankGroups::RankGroups(const Options& options, distributed::Group& group)
-    : share(share_of_rank(options, group.rank())), all(&group), times(std::make_unique<model::GatherTimes>()) {
+    : share(share_of_rank(options, group.rank())), all(&group), times(std::make_shared<model::GatherTimes>()) {
   QUIRE_CHECK(group.size() == options.ranks());
   const auto ranks = static_cast<int>(share.ranks);
   if (ranks > 1) stage = group.split(static_cast<int>(share.stage) * ranks, ranks);
+}
+
+void RankGroups::report(int64_t pages) const {
+  if (all == nullptr) return;
+  all->set_report([times = times, pages] {
+    metrics::RankTotals out;
+    out.steps = times->steps;
+    out.compute_nanoseconds = times->compute_nanoseconds;
+    out.wait_nanoseconds = times->nanoseconds;
+    out.sent_bytes = times->sent_bytes;
+    out.pages = pages;
+    out.resident_bytes = static_cast<int64_t>(metrics::read_process_stats().resident_bytes.value_or(0));
+    return out;
+  });
 }
 
 Status agree(distributed::Group* all, const Status& own) {
@@ -116,12 +134,27 @@ int64_t smallest(distributed::Group* all, int64_t own) {
 }
 
 RankThreads::RankThreads(const Options& options, const std::atomic<bool>* cancelled)
+    : groups_(distributed::make_thread_group(static_cast<int>(options.ranks()))), shows_(groups_.size()) {
+  start([this, options, cancelled](int rank, bool* loaded) {
+    const auto at = static_cast<size_t>(rank);
+    return run_follower(options, *groups_[at], cancelled, loaded, &shows_[at]);
+  });
+}
+
+RankThreads::RankThreads(const Options& options, int engine, const RankThreads& first)
     : groups_(distributed::make_thread_group(static_cast<int>(options.ranks()))) {
+  start([this, options, engine, &first](int rank, bool* loaded) {
+    const auto at = static_cast<size_t>(rank);
+    return run_twin_follower(options, engine, *groups_[at], first.shows_[at], loaded);
+  });
+}
+
+void RankThreads::start(const std::function<Status(int rank, bool* loaded)>& run) {
   for (size_t r = 1; r < groups_.size(); ++r) {
-    threads_.emplace_back([this, r, options, cancelled] {
-      trace::name_thread("rank " + std::to_string(r));
+    threads_.emplace_back([run, rank = static_cast<int>(r)] {
+      trace::name_thread("rank " + std::to_string(rank));
       bool loaded = false;
-      const Status status = run_follower(options, *groups_[r], cancelled, &loaded);
+      const Status status = run(rank, &loaded);
       // Rank 0 reports what fails while loading.
       QUIRE_CHECK(status.ok() || !loaded, status.error().message.c_str());
     });

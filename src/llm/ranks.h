@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <functional>
+#include <future>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -31,9 +32,11 @@ struct RankGroups {
   model::Share share;
   distributed::Group* all = nullptr;
   std::unique_ptr<distributed::Group> stage;
-  std::unique_ptr<model::GatherTimes> times;
+  std::shared_ptr<model::GatherTimes> times;
 
   model::Ranks ranks() const { return {stage.get(), all, times.get()}; }
+  // Lets rank 0 see what this rank does. `pages`: of its part of the KV cache.
+  void report(int64_t pages) const;
 };
 
 // Which part of something that the ranks of a host share belongs to one of them.
@@ -50,15 +53,38 @@ Status agree(distributed::Group* all, const Status& own);
 // The smallest number of all ranks.
 int64_t smallest(distributed::Group* all, int64_t own);
 
+struct Follower;
+
+// Where a follower shows its loaded share to the same rank of other engines, which have the same weights.
+class FollowerShow {
+ public:
+  ~FollowerShow() { set(nullptr); }
+  void set(const Follower* follower) {
+    if (!std::exchange(set_, true)) promise_.set_value(follower);
+  }
+  // Waits; null if it could not be loaded. Any thread.
+  const Follower* wait() const { return future_.get(); }
+
+ private:
+  bool set_ = false;
+  std::promise<const Follower*> promise_;
+  std::shared_future<const Follower*> future_ = promise_.get_future().share();
+};
+
 // Loads this rank's share and follows rank 0 until its engine ends. An Error before `loaded` becomes true is rank 0's,
 // too; one after that means that the ranks do not fit together, and the process should end.
 Status run_follower(const Options& options, distributed::Group& all, const std::atomic<bool>* cancelled = nullptr,
-                    bool* loaded = nullptr);
+                    bool* loaded = nullptr, FollowerShow* show = nullptr);
+// The same for another engine (--data-parallel-size), with the weights that the rank shows in the first one.
+Status run_twin_follower(const Options& options, int engine, distributed::Group& all, const FollowerShow& source,
+                         bool* loaded);
 
 // The other ranks as threads of this process; they end when rank 0's model does, or could not be loaded.
 class RankThreads {
  public:
   RankThreads(const Options& options, const std::atomic<bool>* cancelled);
+  // Of another engine, which shares the weights of the first one's ranks. `first` must live until they are loaded.
+  RankThreads(const Options& options, int engine, const RankThreads& first);
   ~RankThreads();
   RankThreads(const RankThreads&) = delete;
   RankThreads& operator=(const RankThreads&) = delete;
@@ -66,7 +92,10 @@ class RankThreads {
   distributed::Group& first() { return *groups_.front(); }
 
  private:
+  void start(const std::function<Status(int rank, bool* loaded)>& run);
+
   std::vector<std::unique_ptr<distributed::Group>> groups_;
+  std::vector<FollowerShow> shows_;  // by rank; none of another engine
   std::vector<std::thread> threads_;
 };
 

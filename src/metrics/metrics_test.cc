@@ -75,6 +75,7 @@ ServerMetricsOptions tiny_options() {
   options.num_speculative_tokens = 2;
   options.max_loras = 4;
   options.offload = true;
+  options.ranks = 2;
   options.cache_config = {{"block_size", "16"}, {"num_gpu_blocks", "513"}, {"enable_prefix_caching", "True"}};
   return options;
 }
@@ -431,6 +432,35 @@ TEST(ServerMetrics, CountsTheTiersBelowTheCache) {
   ServerMetricsOptions without = tiny_options();
   without.offload = false;
   EXPECT_THAT(ServerMetrics(without).expose(), Not(HasSubstr("offload_pages")));
+}
+
+TEST(ServerMetrics, ReportsWhatEachRankDid) {
+  ServerMetrics metrics(tiny_options());
+  const auto series = [](const char* name, int rank) {
+    return std::string("quire:rank_") + name + "{engine=\"0\",model_name=\"tiny\",rank=\"" + std::to_string(rank) +
+           "\"}";
+  };
+  EXPECT_EQ(value_of(metrics.expose(), series("steps_total", 1)), 0);
+  std::vector<RankTotals> totals(2);
+  totals[1] = {3, 2'000'000'000, 500'000'000, 4096, 99, 1 << 20};
+  metrics.set_rank_source([&] { return totals; });
+  std::string text = metrics.expose();
+  EXPECT_EQ(value_of(text, series("steps_total", 0)), 0);
+  EXPECT_EQ(value_of(text, series("steps_total", 1)), 3);
+  EXPECT_EQ(value_of(text, series("compute_seconds_total", 1)), 2);
+  EXPECT_EQ(value_of(text, series("wait_seconds_total", 1)), 0.5);
+  EXPECT_EQ(value_of(text, series("sent_bytes_total", 1)), 4096);
+  EXPECT_EQ(value_of(text, series("pages", 1)), 99);
+  EXPECT_EQ(value_of(text, series("resident_memory_bytes", 1)), 1 << 20);
+  // The model is unloaded and loaded again: totals go on.
+  totals[1].steps = 5;
+  metrics.set_rank_source({});
+  totals[1].steps = 1;
+  metrics.set_rank_source([&] { return totals; });
+  EXPECT_EQ(value_of(metrics.expose(), series("steps_total", 1)), 6);
+  ServerMetricsOptions one = tiny_options();
+  one.ranks = 1;
+  EXPECT_THAT(ServerMetrics(one).expose(), Not(HasSubstr("quire:rank_")));
 }
 
 TEST(ServerMetrics, ReportsTheProcess) {

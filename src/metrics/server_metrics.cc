@@ -259,6 +259,18 @@ struct ServerMetrics::Series {
   void make_offload_series();
   void refresh_offload();
 
+  // Of each rank; empty if the model is on one.
+  struct RankSeries {
+    Counter *steps, *compute_seconds, *wait_seconds, *sent_bytes;
+    Gauge *pages, *resident_bytes;
+  };
+  std::vector<RankSeries> ranks;
+  std::mutex ranks_mutex;  // of the next two
+  std::function<std::vector<RankTotals>()> rank_source;
+  std::vector<RankTotals> ranks_seen;  // what the counters have of the source
+  void make_rank_series();
+  void refresh_ranks();
+
   // Distributions
   const Bounds tokens = token_bounds(options.max_model_len);
   Histogram& iteration_tokens =
@@ -361,6 +373,7 @@ ServerMetrics::Series::Series(ServerMetricsOptions given, std::shared_ptr<Togeth
     }
   }
   if (options.offload) make_offload_series();
+  if (options.ranks > 1) make_rank_series();
   auto& rejections = registry.counter("vllm:admission_rejections", "Requests refused because the queue was full.",
                                       {"model_name", "reason"});
   for (size_t i = 0; i < rejected.size(); ++i) rejected[i] = &rejections.with({options.model_name, kRejections[i]});
@@ -436,6 +449,45 @@ void ServerMetrics::Series::refresh_offload() {
   offload->host_pages->set(static_cast<double>(now.host_pages));
 }
 
+void ServerMetrics::Series::make_rank_series() {
+  const std::vector<std::string> labels = own_and("rank");
+  for (int64_t rank = 0; rank < options.ranks; ++rank) {
+    std::vector<std::string> values = self;
+    values.push_back(std::to_string(rank));
+    const auto total = [&](const char* name, const char* help) {
+      return &registry.counter(name, help, labels).with(values);
+    };
+    const auto now = [&](const char* name, const char* help) {
+      return &registry.gauge(name, help, labels).with(values);
+    };
+    ranks.push_back({total("quire:rank_steps", "Steps that a rank has computed."),
+                     total("quire:rank_compute_seconds", "Time of a rank's steps without the exchange with others."),
+                     total("quire:rank_wait_seconds", "Time in which a rank waited for others and exchanged bytes."),
+                     total("quire:rank_sent_bytes", "Bytes that a rank has handed to others."),
+                     now("quire:rank_pages", "Pages of a rank's part of the KV cache."),
+                     now("quire:rank_resident_memory_bytes", "Resident memory of a rank's process.")});
+  }
+  ranks_seen.resize(ranks.size());
+}
+
+void ServerMetrics::Series::refresh_ranks() {
+  const std::lock_guard lock(ranks_mutex);
+  if (!rank_source) return;
+  const std::vector<RankTotals> now = rank_source();
+  for (size_t i = 0; i < std::min(now.size(), ranks.size()); ++i) {
+    const RankTotals before = std::exchange(ranks_seen[i], now[i]);
+    const auto add = [&](Counter* counter, int64_t RankTotals::*field, double unit) {
+      counter->add(std::max(0.0, static_cast<double>(now[i].*field - before.*field) * unit));
+    };
+    add(ranks[i].steps, &RankTotals::steps, 1);
+    add(ranks[i].compute_seconds, &RankTotals::compute_nanoseconds, 1e-9);
+    add(ranks[i].wait_seconds, &RankTotals::wait_nanoseconds, 1e-9);
+    add(ranks[i].sent_bytes, &RankTotals::sent_bytes, 1);
+    ranks[i].pages->set(static_cast<double>(now[i].pages));
+    ranks[i].resident_bytes->set(static_cast<double>(now[i].resident_bytes));
+  }
+}
+
 std::pair<std::vector<std::string>, std::vector<std::string>> ServerMetrics::Series::cache_labels(
     const CacheConfig& given) const {
   std::vector<std::string> names, values;
@@ -506,8 +558,16 @@ void ServerMetrics::set_offload_source(std::function<OffloadTotals()> source) {
   series_->offload_seen = {};
 }
 
+void ServerMetrics::set_rank_source(std::function<std::vector<RankTotals>()> source) {
+  if (!source) series_->refresh_ranks();
+  const std::lock_guard lock(series_->ranks_mutex);
+  series_->rank_source = std::move(source);
+  std::ranges::fill(series_->ranks_seen, RankTotals());
+}
+
 void ServerMetrics::refresh() {
   series_->refresh_offload();
+  series_->refresh_ranks();
 }
 
 void ServerMetrics::set_model(bool loaded, int64_t waiting, int64_t loads, int64_t failures) {
@@ -515,7 +575,7 @@ void ServerMetrics::set_model(bool loaded, int64_t waiting, int64_t loads, int64
   series_->model_waiting->set(static_cast<double>(waiting));
   series_->model_loads->set_total(static_cast<double>(loads));
   series_->model_failures->set_total(static_cast<double>(failures));
-  series_->refresh_offload();
+  refresh();
 }
 
 void ServerMetrics::on_adapters(const std::vector<std::string>& running, const std::vector<std::string>& waiting) {
@@ -681,6 +741,7 @@ std::string ServerMetrics::expose() const {
   series_->refresh_process_stats();
   for (const auto& [counter, read] : series_->watched) counter->set_total(static_cast<double>(read()));
   series_->refresh_offload();
+  series_->refresh_ranks();
   std::string out;
   out.reserve(size_t{128} << 10);
   series_->registry.expose(out);

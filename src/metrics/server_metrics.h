@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "metrics/rank_totals.h"
 
 namespace quire::metrics {
 
@@ -39,6 +40,7 @@ struct ServerMetricsOptions {
   int64_t num_speculative_tokens = 0;  // 0: no spec_decode_* series
   int64_t max_loras = 0;               // 0: no lora_requests_info
   bool offload = false;                // the series of the tiers below the KV cache
+  int64_t ranks = 1;                   // above 1: the series of each rank
   bool created_series = true;          // false: no x_created gauges (a fifth of the lines)
 };
 
@@ -119,6 +121,8 @@ class ServerMetrics {
   // Where the figures of the tiers below the KV cache come from; they are asked for before each scrape. An empty
   // function: the model is unloaded, and its totals stay. REQUIRES: ServerMetricsOptions::offload.
   void set_offload_source(std::function<OffloadTotals()> source);
+  // The same for what ranks have done, one entry for each. REQUIRES: ServerMetricsOptions::ranks is above 1.
+  void set_rank_source(std::function<std::vector<RankTotals>()> source);
   // Asks for these figures now: expose() does it for its own alone.
   void refresh();
   // Usage per API key. REQUIRES: add_key() was called for the key before the other functions.

@@ -153,4 +153,31 @@ Result<ReceivedAdapter> read_adapter(std::span<const std::byte> from) {
   return result;
 }
 
+namespace {
+
+template <typename Wire, typename Module>
+void adapted_fields(Wire& wire, Module& module) {
+  wire.field(module.name);
+  wire.field(module.gguf);
+  wire.field(module.embedding);
+  for (auto* number : {&module.rows, &module.k, &module.experts, &module.hidden, &module.inner, &module.gate_up}) {
+    wire.field(*number);
+  }
+}
+
+}  // namespace
+
+void write_modules(const std::vector<AdaptedModule>& modules, std::vector<std::byte>& to) {
+  AdapterWriter writer(to);
+  for (const AdaptedModule& module : modules) adapted_fields(writer, module);
+}
+
+Result<std::vector<AdaptedModule>> read_modules(std::span<const std::byte> from) {
+  std::vector<AdaptedModule> out;
+  AdapterReader reader(from);
+  while (reader.ok() && !reader.at_end()) adapted_fields(reader, out.emplace_back());
+  if (!reader.ok()) return corrupt("a message about another rank's modules is damaged");
+  return out;
+}
+
 }  // namespace quire::model

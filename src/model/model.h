@@ -32,6 +32,21 @@ struct BatchLimits {
   bool pools = false;    // hidden() is called
 };
 
+// How long a rank waited for the others and copied, and how often; and what else it did. Written by the rank's thread,
+// read by any.
+struct GatherTimes {
+  std::atomic<int64_t> nanoseconds{0}, gathers{0};
+  std::atomic<int64_t> sent_bytes{0}, steps{0};
+  std::atomic<int64_t> compute_nanoseconds{0};  // of steps, without `nanoseconds`
+};
+
+// The ranks with which a model is computed (Share). They outlive it.
+struct Ranks {
+  distributed::Group* stage = nullptr;  // the ranks of this stage; null: one
+  distributed::Group* model = nullptr;  // all ranks; rank r of stage s is s * ranks + r
+  GatherTimes* times = nullptr;
+};
+
 // One loaded model. Owned by the engine and used on its thread. forward() runs a step and keeps the hidden states of
 // the rows in batch.wanted; logits() computes the logits of any slice of them, which are valid until the next call.
 class Model {
@@ -43,6 +58,8 @@ class Model {
   virtual Result<AdapterPtr> make_adapter(const weights::AdapterFiles&) const {
     return unsupported("this model takes no adapters; start quire with --enable-lora");
   }
+  // Learns which modules the other ranks adapt; every rank calls it after loading, if there are adapters.
+  virtual Status meet_adapters(distributed::Group& /*ranks*/) { return {}; }
   // The type that most bytes of the weights have; for messages.
   virtual DType main_dtype() const = 0;
 
@@ -54,11 +71,16 @@ class Model {
   // above.
   virtual void keep_hidden_before(std::vector<int64_t> /*layers*/) {}
   // Another model with the same weights in memory once, for an engine with a backend of its own; both may run at the
-  // same time, and either may end first. For a layer ahead, `target` is the twin of its target. Null if the weights
-  // cannot be shared. REQUIRES: both backends are of one kind.
-  virtual Result<std::unique_ptr<Model>> make_twin(Backend& /*backend*/, const Model* /*target*/ = nullptr) const {
+  // same time, and either may end first. For a layer ahead, `target` is the twin of its target; a share of a model has
+  // `ranks` of its own. Null if the weights cannot be shared. REQUIRES: both backends are of one kind.
+  virtual Result<std::unique_ptr<Model>> make_twin(Backend& /*backend*/, const Model* /*target*/,
+                                                   const Ranks& /*ranks*/) const {
     return std::unique_ptr<Model>();
   }
+  // What each rank has done, if several compute the model. Any thread.
+  virtual std::vector<metrics::RankTotals> rank_totals() const { return {}; }
+  // The tiers of the other ranks, if several compute the model.
+  virtual kv::RankTiers* rank_tiers() { return nullptr; }
   // Called after the engine has copied a page (KvCache::copy_page): other ranks of the model copy theirs.
   virtual void copied_page(int64_t /*from*/, int64_t /*to*/, size_t /*group*/) {}
   virtual void forward(const StepBatch& batch, const KvCache& kv) = 0;
@@ -76,18 +98,6 @@ class Model {
     static const Pooler kNone;
     return kNone;
   }
-};
-
-// How long ranks waited for each other and copied, and how often. Written by the engine's thread, read by any.
-struct GatherTimes {
-  std::atomic<int64_t> nanoseconds{0}, gathers{0};
-};
-
-// The ranks with which a model is computed (Share). They outlive it.
-struct Ranks {
-  distributed::Group* stage = nullptr;  // the ranks of this stage; null: one
-  distributed::Group* model = nullptr;  // all ranks; rank r of stage s is s * ranks + r
-  GatherTimes* times = nullptr;
 };
 
 struct LoadOptions {
@@ -129,11 +139,12 @@ Result<std::unique_ptr<Model>> load_model(const ModelFiles& files, const LoadOpt
 // The layer ahead of a model (AheadConfig) as a model of one layer: its config, with the files of `target`; an Error if
 // there is none. (An EAGLE-3 layer has files of its own, which open_model() opens.)
 Result<ModelFiles> layer_ahead(const ModelFiles& target);
-// Loads it. It shares the embedding and the head of `target`, and StepBatch::hidden_rows are rows of target's last
-// step. An EAGLE-3 layer has its own head, and sees what keep_hidden_before() keeps. REQUIRES: `target` was loaded from
-// the same files, or is the model that the EAGLE-3 layer is for; it outlives the layer.
+// Loads it. It shares the embedding and the head of `target`, unless that is one of several ranks and has only a part
+// of them: then it loads its own from `target_files`. StepBatch::hidden_rows are rows of target's last step. An EAGLE-3
+// layer has its own head, and sees what keep_hidden_before() keeps. REQUIRES: `target` was loaded from the same files,
+// or is the model that the EAGLE-3 layer is for; it outlives the layer.
 Result<std::unique_ptr<Model>> load_layer_ahead(const ModelFiles& files, const LoadOptions& options, Backend& backend,
-                                                const Model& target);
+                                                const Model& target, const ModelFiles& target_files);
 
 // The type that --dtype names, or nothing for auto; an Error lists the choices.
 Result<std::optional<DType>> parse_dtype(const std::string& text);

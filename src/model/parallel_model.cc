@@ -13,7 +13,19 @@
 namespace quire::model {
 namespace {
 
-enum class Call : uint32_t { kEnd, kForward, kHead, kHidden, kAdapter, kDropAdapter, kCopyPage };
+enum class Call : uint32_t {
+  kEnd,
+  kForward,
+  kHead,
+  kHidden,
+  kAdapter,
+  kDropAdapter,
+  kCopyPage,
+  kStorePage,
+  kOverwritePage,
+  kLoadPage,
+  kSettlePages,
+};
 
 // The beginning of each message. `payload` bytes follow: as many as fit come with it, the others in a second message.
 struct Header {
@@ -40,6 +52,68 @@ void tell(distributed::Group& ranks, const Header& header) {
   tell(ranks, header, message);
 }
 
+void tell(distributed::Group& ranks, const Header& header, std::span<const std::byte> payload) {
+  std::vector<std::byte> message(sizeof header);
+  message.insert(message.end(), payload.begin(), payload.end());
+  tell(ranks, header, message);
+}
+
+// A rank's own part of the tiers: what rank 0 stores and loads, it stores and loads.
+class FollowedTiers {
+ public:
+  FollowedTiers(kv::Offload* tiers, const kv::CacheLayout& layout) : tiers_(tiers), layout_(layout) {}
+
+  Status run(const Header& header, std::span<const std::byte> payload, distributed::Group& ranks) {
+    const auto bad_page = [&](int64_t page) { return page <= 0 || page >= layout_.num_pages; };
+    const auto page = static_cast<kv::BlockId>(header.first);
+    if (header.call == Call::kSettlePages) {
+      std::vector<kv::BlockId> pages(payload.size() / sizeof(kv::BlockId));
+      std::memcpy(pages.data(), payload.data(), pages.size() * sizeof(kv::BlockId));
+      settle(pages, ranks);
+      return {};
+    }
+    if (bad_page(header.first)) return corrupt("rank 0 names a page that this rank does not have");
+    if (header.call == Call::kOverwritePage) {
+      if (tiers_ != nullptr) tiers_->overwrite(page);
+      return {};
+    }
+    kv::PageKey key;
+    if (payload.size() != sizeof key.prefix || header.group >= layout_.groups.size()) {
+      return corrupt("a message from rank 0 is damaged");
+    }
+    std::memcpy(key.prefix.data(), payload.data(), sizeof key.prefix);
+    key.group = static_cast<int32_t>(header.group);
+    if (tiers_ == nullptr) return {};
+    if (header.call == Call::kStorePage) tiers_->store(key, page);
+    if (header.call == Call::kLoadPage && tiers_->has(key)) {
+      tiers_->overwrite(page);
+      loads_[page] = tiers_->load(key, page);
+    }
+    return {};
+  }
+
+ private:
+  void settle(std::span<const kv::BlockId> pages, distributed::Group& ranks) {
+    std::vector<std::byte> own, all(pages.size() * static_cast<size_t>(ranks.size()));
+    for (const kv::BlockId page : pages) {
+      const auto at = loads_.find(page);
+      bool there = at != loads_.end();
+      if (there) {
+        while (!at->second->ended()) tiers_->wait_for_loads();
+        there = at->second->state == kv::PageLoad::State::kDone;
+        if (there) tiers_->complete(*at->second);
+        loads_.erase(at);
+      }
+      own.push_back(std::byte{there});
+    }
+    ranks.all_gather(own, all);
+  }
+
+  kv::Offload* const tiers_;
+  const kv::CacheLayout& layout_;
+  std::map<kv::BlockId, kv::PageLoadPtr> loads_;
+};
+
 // Every rank divides the step in the same way.
 void run_parts(Model& own, const StepBatch& batch, int64_t parts, const KvCache& kv, StepBatch& part) {
   if (parts == 1) return own.forward(batch, kv);
@@ -49,16 +123,23 @@ void run_parts(Model& own, const StepBatch& batch, int64_t parts, const KvCache&
   }
 }
 
-// Adds the time until it is destroyed.
+// Adds the time until it is destroyed, without what was spent in gathers meanwhile.
 class StepClock {
  public:
-  explicit StepClock(int64_t& total) : total_(total) {}
-  ~StepClock() { total_ += std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin_).count(); }
+  explicit StepClock(GatherTimes* times) : times_(times) {
+    if (times_ != nullptr) waited_before_ = times_->nanoseconds;
+  }
+  ~StepClock() {
+    if (times_ == nullptr) return;
+    const int64_t all = std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin_).count();
+    times_->compute_nanoseconds += all - (times_->nanoseconds - waited_before_);
+  }
   StepClock(const StepClock&) = delete;
   StepClock& operator=(const StepClock&) = delete;
 
  private:
-  int64_t& total_;
+  GatherTimes* const times_;
+  int64_t waited_before_ = 0;
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
@@ -77,8 +158,9 @@ ParallelModel::ParallelModel(std::unique_ptr<Model> own, const Ranks& ranks, std
 ParallelModel::~ParallelModel() {
   if (!started_) return;
   tell(ranks_, {Call::kEnd});
-  if (times_ == nullptr || times_->gathers == 0 || nanoseconds_ == 0) return;
-  const auto waited = static_cast<double>(times_->nanoseconds), all = static_cast<double>(nanoseconds_);
+  if (times_ == nullptr || times_->gathers == 0) return;
+  const auto waited = static_cast<double>(times_->nanoseconds);
+  const double all = waited + static_cast<double>(times_->compute_nanoseconds);
   log_info("rank 0 gathered {} times in {:.3f} s of steps: {:.1f}% of the time, {:.1f} us each", times_->gathers.load(),
            all / 1e9, 100 * waited / all, waited / 1e3 / static_cast<double>(times_->gathers));
 }
@@ -117,19 +199,45 @@ void ParallelModel::copied_page(int64_t from, int64_t to, size_t group) {
   tell(ranks_, {Call::kCopyPage, static_cast<uint32_t>(group), from, to});
 }
 
+void ParallelModel::store_page(const kv::PageKey& key, kv::BlockId page) {
+  tell(ranks_, {Call::kStorePage, static_cast<uint32_t>(key.group), page}, std::as_bytes(std::span(key.prefix)));
+}
+
+void ParallelModel::overwrite_page(kv::BlockId page) {
+  tell(ranks_, {Call::kOverwritePage, 0, page});
+}
+
+void ParallelModel::load_page(const kv::PageKey& key, kv::BlockId page) {
+  tell(ranks_, {Call::kLoadPage, static_cast<uint32_t>(key.group), page}, std::as_bytes(std::span(key.prefix)));
+}
+
+std::vector<bool> ParallelModel::settle_pages(std::span<const kv::BlockId> pages) {
+  tell(ranks_, {Call::kSettlePages}, std::as_bytes(pages));
+  const std::vector<std::byte> own(pages.size(), std::byte{1});
+  std::vector<std::byte> all(pages.size() * static_cast<size_t>(ranks_.size()));
+  ranks_.all_gather(own, all);
+  std::vector<bool> out(pages.size(), true);
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i] == std::byte{0}) out[i % pages.size()] = false;
+  }
+  return out;
+}
+
 void ParallelModel::forward(const StepBatch& batch, const KvCache& kv) {
   QUIRE_CHECK(batch.hidden_rows.empty() && batch.embedding_rows.empty() && batch.sampled_from_row.empty());
-  const StepClock clock(nanoseconds_);
+  const StepClock clock(times_);
+  if (times_ != nullptr) ++times_->steps;
   tell_adapters(batch);
   const int64_t parts = config().encoder.on ? 1 : num_parts(batch, config().share.stages);
   message_.resize(sizeof(Header));
   write_step(batch, message_);
+  if (times_ != nullptr) times_->sent_bytes += std::ssize(message_) * (ranks_.size() - 1);
   tell(ranks_, {Call::kForward, 0, 0, parts}, message_);
   run_parts(*own_, batch, parts, kv, part_);
 }
 
 Tensor ParallelModel::run_head(int64_t first_wanted, int64_t count) {
-  const StepClock clock(nanoseconds_);
+  const StepClock clock(times_);
   tell(ranks_, {Call::kHead, 0, first_wanted, count});
   if (config().share.stages == 1) return own_->run_head(first_wanted, count);
   return receive(count, config().vocab_size);
@@ -149,11 +257,19 @@ std::span<const float> ParallelModel::hidden(int64_t first, int64_t count) {
 
 Tensor ParallelModel::receive(int64_t rows, int64_t columns) {
   received_.resize(static_cast<size_t>(rows * columns));
+  const auto begin = std::chrono::steady_clock::now();
   ranks_.receive(std::as_writable_bytes(std::span(received_)), last_rank(config().share));
+  if (times_ != nullptr) {
+    times_->nanoseconds += std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count();
+    ++times_->gathers;
+  }
   return {received_.data(), DType::kF32, rows, columns, columns};
 }
 
-Status follow(Model& own, Backend& backend, const KvCache& kv, const BatchLimits& limits, distributed::Group& ranks) {
+Status follow(Model& own, Backend& backend, const KvCache& kv, const BatchLimits& limits, const Ranks& group,
+              kv::Offload* tiers) {
+  FollowedTiers followed(tiers, kv.layout());
+  distributed::Group& ranks = *group.model;
   const Share& share = own.config().share;
   const bool sends = share.stages > 1 && ranks.rank() == last_rank(share);
   const StepLimits step_limits{limits.max_tokens, own.config().vocab_size, kv.layout().groups.size(),
@@ -188,17 +304,21 @@ Status follow(Model& own, Backend& backend, const KvCache& kv, const BatchLimits
         pooled = batch.num_pooled;
         wanted = std::ssize(batch.wanted) - pooled;
         if (header.count < 1 || header.count > share.stages) return corrupt("a message from rank 0 is damaged");
-        run_parts(own, batch, header.count, kv, part);
+        {
+          const StepClock clock(group.times);
+          if (group.times != nullptr) ++group.times->steps;
+          run_parts(own, batch, header.count, kv, part);
+        }
         break;
       case Call::kHead:
         if (outside(wanted) || header.count > limits.max_logit_rows)
           return corrupt("rank 0 asks for rows that no step had");
         if (share.last()) {
+          const StepClock clock(group.times);
           const Tensor rows = own.run_head(header.first, header.count);
-          if (sends)
-            ranks.send(
-                {static_cast<const std::byte*>(rows.data), static_cast<size_t>(rows.rows * rows.cols) * sizeof(float)},
-                0);
+          const auto bytes = static_cast<size_t>(rows.rows * rows.cols) * sizeof(float);
+          if (sends) ranks.send({static_cast<const std::byte*>(rows.data), bytes}, 0);
+          if (sends && group.times != nullptr) group.times->sent_bytes += static_cast<int64_t>(bytes);
         }
         break;
       case Call::kHidden:
@@ -219,6 +339,12 @@ Status follow(Model& own, Backend& backend, const KvCache& kv, const BatchLimits
         QUIRE_ASSIGN(adapters[static_cast<uint64_t>(header.first)], own.make_adapter(received.files));
         break;
       }
+      case Call::kStorePage:
+      case Call::kOverwritePage:
+      case Call::kLoadPage:
+      case Call::kSettlePages:
+        QUIRE_TRY(followed.run(header, payload, ranks));
+        break;
       case Call::kDropAdapter:
         adapters.erase(static_cast<uint64_t>(header.first));
         break;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "distributed/group.h"
+#include "kv/offload.h"
 #include "model/model.h"
 
 namespace quire::model {
@@ -16,7 +17,7 @@ namespace quire::model {
 // The model of rank 0, as the engine sees it. Each call that computes something is told to the other ranks, which make
 // the same call on their share (follow()). Owned by the engine and used on its thread; when it is destroyed, the
 // followers end.
-class ParallelModel final : public Model {
+class ParallelModel final : public Model, public kv::RankTiers {
  public:
   // `own` is the share of rank 0 of `ranks`; `keep` is destroyed after everything else. REQUIRES: the ranks outlive the
   // model.
@@ -40,6 +41,13 @@ class ParallelModel final : public Model {
   Tensor run_head(int64_t first_wanted, int64_t count) override;
   std::span<const float> hidden(int64_t first, int64_t count) override;
   const Pooler& pooler() const override { return own_->pooler(); }
+  std::vector<metrics::RankTotals> rank_totals() const override { return ranks_.reports(); }
+
+  kv::RankTiers* rank_tiers() override { return this; }
+  void store_page(const kv::PageKey& key, kv::BlockId page) override;
+  void overwrite_page(kv::BlockId page) override;
+  void load_page(const kv::PageKey& key, kv::BlockId page) override;
+  std::vector<bool> settle_pages(std::span<const kv::BlockId> pages) override;
 
  private:
   // Rows from the last stage.
@@ -56,8 +64,7 @@ class ParallelModel final : public Model {
   const std::unique_ptr<Model> own_;
   bool started_ = false;
   distributed::Group& ranks_;
-  const GatherTimes* const times_;
-  int64_t nanoseconds_ = 0;  // in forward() and run_head()
+  GatherTimes* const times_;  // may be null
   mutable std::mutex mutex_;
   mutable std::map<uint64_t, KnownAdapter> adapters_;  // by id; guarded by mutex_
   std::vector<std::byte> message_;
@@ -65,8 +72,10 @@ class ParallelModel final : public Model {
   std::vector<float> received_;
 };
 
-// Repeats on this rank's share what rank 0 does, until rank 0's model is destroyed. An Error is a message that does not
+// Repeats on this rank's share what rank 0 does, until rank 0's model is destroyed. `tiers`: of this rank's pages, or
+// null. An Error is a message that does not
 // fit: the ranks differ, and none of them can go on.
-Status follow(Model& own, Backend& backend, const KvCache& kv, const BatchLimits& limits, distributed::Group& ranks);
+Status follow(Model& own, Backend& backend, const KvCache& kv, const BatchLimits& limits, const Ranks& group,
+              kv::Offload* tiers);
 
 }  // namespace quire::model

@@ -77,6 +77,21 @@ def pid_of(job, rank: int) -> int:
     raise AssertionError(f"rank {rank} does not run: {job.log}")
 
 
+def check_what_ranks_report(at: str):
+    """Rank 1 has told rank 0 of all its steps, without a call of the group."""
+    def reported():
+        found = {(name, int(rank)): float(value) for name, rank, value in re.findall(
+            r'^quire:rank_(\w+){[^}]*rank="(\d)"} (\S+)$', httpx.get(f"{at}/metrics").text, re.M)}
+        return found[("steps_total", 1)] == found[("steps_total", 0)] > 0 and found
+    found = wait_until(reported)
+    for rank in range(2):
+        assert found[("compute_seconds_total", rank)] > 0 and found[("wait_seconds_total", rank)] > 0
+        assert found[("sent_bytes_total", rank)] > 0 and found[("resident_memory_bytes", rank)] > 2**20
+        assert found[("pages", rank)] == 199
+    (model,) = httpx.get(f"{at}/ps").json()["models"]
+    assert [rank["steps"] for rank in model["ranks"]] == [found[("steps_total", 0)]] * 2
+
+
 @in_proc
 def test_same_answers_and_an_orderly_end(models, tmp_path):
     (tmp_path / "one").mkdir()
@@ -87,6 +102,7 @@ def test_same_answers_and_an_orderly_end(models, tmp_path):
         assert bits(ask(at)) == expected
         assert bits(ask(at)) == expected  # from the prefix cache
         assert httpx.get(f"{at}/health").status_code == 200
+        check_what_ranks_report(at)
         os.kill(pid_of(job, 0), signal.SIGTERM)
         assert job.wait() == 0, job.log
         assert [job.exit_code(rank) for rank in range(2)] == [0, 0], job.log
@@ -175,4 +191,4 @@ def test_mpi_without_mpirun(models):
                                              "--distributed-executor-backend", "mpi"))],
                           capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "start the ranks with mpirun -n 2 quire serve" in done.stderr
+    assert "start the ranks with mpirun -n 2 quire" in done.stderr

@@ -176,12 +176,13 @@ TEST_P(LoraSameBits, InAnyMixture) {
     int64_t max_loras, batched_tokens, threads, blocks;
     bool prefix_caching;
     int stagger;
-    int64_t ranks = 1;
+    int64_t ranks = 1, stages = 1;
   };
   for (const Circumstances& c : {Circumstances{3, 2048, 2, 2000, false, 0}, Circumstances{1, 64, 3, 2000, true, 1},
                                  Circumstances{2, 19, 2, 60, true, 2}, Circumstances{4, 100, 1, 2000, true, 0},
-                                 Circumstances{2, 40, 2, 2000, true, 1, 2}}) {
-    if (c.ranks > 1 && test_device() != "cpu") continue;
+                                 Circumstances{2, 40, 2, 2000, true, 1, 2}, Circumstances{2, 90, 2, 2000, true, 1, 1, 2},
+                                 Circumstances{3, 40, 2, 60, true, 2, 2, 2}}) {
+    if (c.ranks * c.stages > 1 && test_device() != "cpu") continue;
     llm::Options own = options;
     own.max_loras = c.max_loras;
     own.max_num_batched_tokens = c.batched_tokens;
@@ -189,6 +190,7 @@ TEST_P(LoraSameBits, InAnyMixture) {
     own.num_gpu_blocks_override = c.blocks;
     own.enable_prefix_caching = c.prefix_caching;
     own.tensor_parallel_size = c.ranks;
+    own.pipeline_parallel_size = c.stages;
     while (!fits(own)) own.num_gpu_blocks_override = *own.num_gpu_blocks_override * 5 / 4 + 1;
     const auto engine = make_engine(own);
     ASSERT_NE(engine, nullptr);
@@ -207,7 +209,7 @@ TEST_P(LoraSameBits, InAnyMixture) {
       for (size_t i = 0; i < mixed.size(); ++i) {
         EXPECT_EQ(difference(truth[i], traces[i]), "")
             << "request " << i << " with adapter " << choice[i] << ", max_loras " << c.max_loras << ", ranks "
-            << c.ranks << ", round " << round;
+            << c.ranks << " x " << c.stages << ", round " << round;
       }
     }
   }
@@ -409,6 +411,18 @@ TEST(Lora, RefusesAdaptersThatDoNotFit) {
   EXPECT_NE(experts.find("'model.layers.0.mlp.experts.3.gate_proj' is not one that quire adapts"), std::string::npos)
       << experts;
   EXPECT_NE(experts.find("mlp.down_proj, mlp.gate_proj"), std::string::npos) << experts;
+
+  // The first stage of a pipeline refuses what does not fit the layers of the last.
+  if (test_device() != "cpu") return;
+  options.enable_lora = true;
+  options.pipeline_parallel_size = 2;
+  const auto stages = make_engine(options);
+  ASSERT_NE(stages, nullptr);
+  EXPECT_EQ(refusal(*stages, tensors), "");
+  EXPECT_EQ(refusal(*stages, module("2.self_attn.q_proj", 64, 64)), "");
+  EXPECT_NE(refusal(*stages, module("2.self_attn.q_proj", 64, 65)).find("another model"), std::string::npos);
+  EXPECT_NE(refusal(*stages, module("99.self_attn.q_proj", 64, 64)).find("is not one that quire adapts"),
+            std::string::npos);
 }
 
 // With room for one adapter, requests with others wait, but not for ever, and those without one pass them.

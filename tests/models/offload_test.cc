@@ -104,6 +104,60 @@ INSTANTIATE_TEST_SUITE_P(Families, OffloadBits,
                            return name;
                          });
 
+// Each rank keeps its own part of a page.
+class OffloadOfRanks : public OffloadBits {};
+
+TEST_P(OffloadOfRanks, FromDisk) {
+  llm::Options options = dummy_options(GetParam());
+  options.device = "cpu";
+  options.kv_offload_size = "64MiB";
+  for (const auto& [tensor, pipeline] : {std::pair(2, 1), std::pair(1, 2)}) {
+    const TempFolder folder;
+    options.kv_offload_dir = folder.path();
+    options.tensor_parallel_size = tensor;
+    options.pipeline_parallel_size = pipeline;
+    compare(options, 8, 2, true);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, OffloadOfRanks, ::testing::Values("llama", "qwen3.5"),
+                         [](const auto& info) { return info.param == "llama" ? "dense" : "hybrid"; });
+
+// A page that one rank does not have any more is computed again by all of them, and stored again.
+TEST(OffloadRanks, APageThatOneRankLacksIsComputed) {
+  const TempFolder folder;
+  llm::Options options = dummy_options("llama");
+  options.device = "cpu";
+  options.threads = 2;
+  options.max_model_len = "320";
+  options.num_gpu_blocks_override = 100;
+  std::vector<int32_t> prompt;
+  for (int32_t i = 0; i < 200; ++i) prompt.push_back(i * 7 % 500);
+  const std::vector<engine::Request> requests = {greedy_request(prompt, 6)};
+  const auto one = make_engine(options);
+  ASSERT_NE(one, nullptr);
+  const Trace truth = run(*one, requests)[0];
+  options.kv_offload_dir = folder.path();
+  options.kv_offload_size = "64MiB";
+  options.tensor_parallel_size = 2;
+  const std::filesystem::path other = folder.path() / "rank-1-of-2";
+  const auto restored = [&] {
+    const auto engine = make_engine(options);
+    EXPECT_NE(engine, nullptr);
+    EXPECT_EQ(difference(truth, run(*engine, requests)[0]), "");
+    EXPECT_EQ(engine->stats().kv_usage, 0);
+    return engine->stats().prefix.offload_hit_tokens;
+  };
+  EXPECT_EQ(restored(), 0);
+  EXPECT_TRUE(std::filesystem::exists(other));
+  EXPECT_EQ(restored(), 192);
+  std::filesystem::remove_all(other);
+  EXPECT_EQ(restored(), 0);
+  EXPECT_EQ(restored(), 192);
+  options.tensor_parallel_size = 4;  // other shares are other pages
+  EXPECT_EQ(restored(), 0);
+}
+
 class OffloadHost : public OffloadBits {};
 
 TEST_P(OffloadHost, FromHostMemoryAndDiskOfAGpu) {

@@ -174,6 +174,63 @@ TEST(Ranks, HaveTheBitsOfOneWithDrafts) {
   }
 }
 
+// Rank 0 drafts alone, with the whole of the draft model, MTP or EAGLE-3 layer: the logits of its drafts are those of one
+// rank, too.
+TEST(Ranks, HaveTheBitsOfOneWithDraftsByAModel) {
+  using Taps = std::map<std::pair<engine::RequestId, int64_t>, std::vector<float>>;
+  const std::string llama = (goldens_folder() / "llama" / "config.json").string();
+  const std::string eagle = (goldens_folder() / "llama" / "eagle3" / "config.json").string();
+  const std::pair<const char*, std::string> cases[] = {
+      {"llama", R"({"num_speculative_tokens": 3, "model": ")" + llama + "\"}"},
+      {"llama", R"({"method": "eagle3", "num_speculative_tokens": 2, "model": ")" + eagle + "\"}"},
+      {"gemma3", R"({"num_speculative_tokens": 2, "model": ")" + llama + "\"}"},
+      {"deepseek-v3", R"({"method": "mtp", "num_speculative_tokens": 2})"},
+      {"qwen3.5", R"({"method": "mtp", "num_speculative_tokens": 2})"}};
+  std::vector<int32_t> prompt;
+  for (int32_t i = 0; i < 40; ++i) prompt.push_back(i * i % 31);
+  std::vector<engine::Request> requests = {greedy_request(prompt, 24), greedy_request({1, 2, 1}, 24)};
+  requests[1].params.temperature = 0.7;
+  requests[1].params.seed = 5;
+  for (const auto& [family, config] : cases) {
+    llm::Options options = dummy_options(family);
+    options.device = "cpu";
+    options.threads = 2;
+    options.max_model_len = "128";
+    options.num_gpu_blocks_override = 400;
+    const auto plain = make_engine(options);
+    ASSERT_NE(plain, nullptr);
+    const std::vector<Trace> truth = run(*plain, requests);
+    options.speculative_config = config;
+    std::vector<Taps> taps(2);
+    for (const int64_t ranks : {1, 2}) {
+      options.tensor_parallel_size = ranks;
+      const auto engine = make_engine(options);
+      ASSERT_NE(engine, nullptr);
+      engine->set_draft_tap([own = &taps[static_cast<size_t>(ranks - 1)]](engine::RequestId id, int32_t, int64_t position,
+                                                                           std::span<const float> row) {
+        (*own)[{id, position}].assign(row.begin(), row.end());
+      });
+      const std::vector<Trace> traces = run(*engine, requests);
+      for (size_t i = 0; i < requests.size(); ++i) {
+        EXPECT_EQ(difference(truth[i], traces[i]), "") << family << ", request " << i << ", ranks " << ranks;
+      }
+      const engine::SpeculationStats stats = engine->stats().speculation;
+      EXPECT_GT(stats.draft_tokens, 0);
+      if (config == cases[0].second) {
+        EXPECT_EQ(stats.accepted_tokens, stats.draft_tokens) << "the draft model is the model";
+      }
+    }
+    size_t compared = 0;
+    for (const auto& [key, row] : taps[1]) {
+      const auto other = taps[0].find(key);
+      if (other == taps[0].end()) continue;
+      ++compared;
+      EXPECT_TRUE(other->second == row) << family << ", position " << key.second;
+    }
+    EXPECT_GT(compared, 0u) << family;
+  }
+}
+
 std::string refusal(const llm::Options& options) {
   const auto files = llm::open_files(options);
   auto backend = llm::make_backend(options);
@@ -198,9 +255,22 @@ TEST(Ranks, AreRefusedInOneSentence) {
   other = with(dummy_options("gemma4"), {1, 2});
   expect_words(other, "reads the K and V of layer");
   other = with(options, {2, 1});
+  other.kv_offload_host_bytes = "1GiB";
+  expect_words(other, "--kv-offload-host-bytes");
+  other.kv_offload_host_bytes.clear();
   other.kv_offload_dir = "/nowhere";
   other.kv_offload_size = "1GiB";
-  expect_words(other, "--kv-offload-dir");
+  other.device = "emulator";
+  expect_words(other, "keeps pages on disk on CPUs alone");
+  other = with(options, {2, 1});
+  other.engines = 2;
+  other.threads = 4;
+  other.enable_lora = true;
+  expect_words(other, "with several engines or with several ranks, but not with both");
+  other = with(options, {1, 2});
+  other.speculative_config = R"({"method": "draft_model", "num_speculative_tokens": 2, "model": ")" +
+                             (goldens_folder() / "llama" / "config.json").string() + "\"}";
+  expect_words(other, "a pipeline drafts without a model");
   // What one rank cannot do, none does: there is no room for one request.
   other = with(options, {2, 2});
   other.num_gpu_blocks_override = 2;

@@ -161,6 +161,7 @@ def test_both_engines_stop_while_they_work(start):
     (("--data-parallel-size", "two"), "--data-parallel-size"),
     (("--data-parallel-size", "3", "--threads", "2"), "--data-parallel-size is 3, but there are 2 threads"),
     (("--data-parallel-size", "2", "--threads", "2", "--device", "emulator"), "runs one engine"),
+    (("--data-parallel-size", "2", "--threads", "3", "--tensor-parallel-size", "2"), "for each of its 2 ranks"),
     (("--data-parallel-size", "2", "--threads", "2", "--kv-events-config",
       '{"enable_kv_cache_events": true, "endpoint": "tcp://*:65535"}'), "the last one is 65535"),
 ])
@@ -332,12 +333,47 @@ def test_kv_events_of_each_engine(start):
     context.destroy(linger=0)
 
 
+def test_an_engine_copies_the_pages_of_another(two, server):
+    """What one engine has computed is a hit for the other, with the same answer; salts stay apart."""
+    rng = random.Random(3)
+    body = ASK | {"prompt": [rng.randrange(3, 250) for _ in range(120)], "max_tokens": 12, "logprobs": 2}
+    expected = essence(server.ok("/v1/completions", body))
+    before = two.metric("vllm:prefix_cache_hits_total", engine=1)
+    cached = []
+    for number, salt in ((0, None), (1, None), (1, "mine"), (0, "mine"), (0, None)):
+        answer = two.http.post("/v1/completions", json=body | ({"cache_salt": salt} if salt else {}), headers=rank(number))
+        assert answer.status_code == 200, answer.text
+        assert essence(answer.json()) == expected
+        cached.append(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+    assert cached == [0, 112, 0, 112, 112]
+    assert two.metric("vllm:prefix_cache_hits_total", engine=1) - before == 112
+
+
+@pytest.mark.parametrize("flag", ["--tensor-parallel-size", "--pipeline-parallel-size"])
+def test_engines_with_several_ranks(start, server, flag):
+    """Each engine has ranks of its own, with the weights of the first one's; the answers are those of one rank."""
+    both = start("tiny", "--data-parallel-size", 2, flag, 2, "--threads", 4, "--max-model-len", 512)
+    rng = random.Random(4)
+    bodies = [ASK | {"prompt": [rng.randrange(3, 250) for _ in range(length)], "max_tokens": 12, "logprobs": 2}
+              for length in (3, 90, 200)]
+    for body in bodies:
+        expected = essence(server.ok("/v1/completions", body))
+        for number in (0, 1, 0):
+            answer = both.http.post("/v1/completions", json=body, headers=rank(number))
+            assert answer.status_code == 200 and essence(answer.json()) == expected
+    assert [both.metric("quire:rank_steps_total", engine=e, rank=r) > 0 for e in (0, 1) for r in (0, 1)] == [True] * 4
+    assert "once for 2 engines" in both.log
+    assert both.stop() == 0
+
+
 def test_engines_share_the_tier_on_disk(start, folder):
-    """A page that one engine wrote is read by the other, and the files are counted once."""
+    """A page that one engine wrote is found by the other after a restart, too, and the files are counted once."""
     server = start("tiny", *TWO, "--kv-offload-dir", folder / "pages", "--kv-offload-size", "64MiB")
     body = ASK | {"prompt": [7] * 100}
     expected = server.http.post("/v1/completions", json=body, headers=rank(0)).json()["choices"][0]["token_ids"]
     wait_until(lambda: server.metric("quire:kv_offload_pages_total", engine=0, direction="write") >= 6)
+    assert server.stop() == 0
+    server = start("tiny", *TWO, "--kv-offload-dir", folder / "pages", "--kv-offload-size", "64MiB")
     answer = server.http.post("/v1/completions", json=body, headers=rank(1)).json()
     assert answer["choices"][0]["token_ids"] == expected
     assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 96

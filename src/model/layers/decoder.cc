@@ -25,7 +25,10 @@ float scale_of(const DecoderConfig& config) {
 // Adds the time until it is destroyed.
 class GatherClock {
  public:
-  explicit GatherClock(GatherTimes* times) : times_(times) {}
+  // `sent`: the bytes that this rank hands to others.
+  explicit GatherClock(GatherTimes* times, int64_t sent) : times_(times) {
+    if (times_ != nullptr) times_->sent_bytes += sent;
+  }
   ~GatherClock() {
     if (times_ == nullptr) return;
     const auto spent = std::chrono::steady_clock::now() - begin_;
@@ -81,14 +84,15 @@ DecoderModel::DecoderModel(DecoderConfig config, DecoderWeights weights, Decoder
 }
 
 // The matrices are shared; the vectors, which are small, are copied.
-Result<std::unique_ptr<Model>> DecoderModel::make_twin(Backend& backend, const Model* target) const {
-  if (config_.share.split() || !backend_.host_memory() || !backend.host_memory()) return std::unique_ptr<Model>();
+Result<std::unique_ptr<Model>> DecoderModel::make_twin(Backend& backend, const Model* target,
+                                                       const Ranks& ranks) const {
+  if (!backend_.host_memory() || !backend.host_memory()) return std::unique_ptr<Model>();
   const auto* trunk = dynamic_cast<const DecoderModel*>(target);
   QUIRE_CHECK((trunk != nullptr) == (target_ != nullptr), "the twin of a layer ahead has the twin of its target");
   DecoderWeights weights = weights_;
   QUIRE_TRY(weights.place(backend));
   auto twin = std::make_unique<DecoderModel>(config_, std::move(weights), adapters_, pooler_, max_model_len_, backend,
-                                             Ranks(), trunk);
+                                             ranks, trunk);
   twin->kept_layers_ = kept_layers_;
   return std::unique_ptr<Model>(std::move(twin));
 }
@@ -98,10 +102,29 @@ Result<AdapterPtr> DecoderModel::make_adapter(const weights::AdapterFiles& files
   return adapters_.sites->make(files, adapters_.architecture);
 }
 
-// A layer ahead shares the embedding and the head of its target; an EAGLE-3 layer has a head of its own.
+Status DecoderModel::meet_adapters(distributed::Group& ranks) {
+  if (adapters_.sites == nullptr) return {};
+  auto sites = std::make_shared<LoraSites>(*adapters_.sites);
+  std::vector<std::byte> own;
+  write_modules(adapters_.sites->modules(), own);
+  for (int r = 0; r < ranks.size(); ++r) {
+    uint64_t size = own.size();
+    ranks.broadcast(std::as_writable_bytes(std::span(&size, 1)), r);
+    std::vector<std::byte> modules = own;
+    modules.resize(size);
+    ranks.broadcast(modules, r);
+    QUIRE_ASSIGN(const std::vector<AdaptedModule> read, read_modules(modules));
+    for (const AdaptedModule& module : read) sites->learn(module);
+  }
+  adapters_.sites = std::move(sites);
+  return {};
+}
+
+// A layer ahead shares the embedding and the head of its target, unless that is on several ranks; an EAGLE-3 layer has
+// a head of its own.
 size_t DecoderModel::weights_bytes() const {
   size_t bytes = weights_.bytes() + pooler_.bytes();
-  if (target_ == nullptr) return bytes;
+  if (target_ == nullptr || target_->config_.share.split()) return bytes;
   if (weights_.embedding == target_->weights_.embedding) bytes -= weights_.embedding->bytes();
   return config_.ahead.eagle ? bytes : bytes - weights_.head.bytes();
 }
@@ -398,7 +421,10 @@ void DecoderModel::run_layers(const KvCache& kv) {
   const int next = static_cast<int>((share.stage + 1) * share.ranks + share.rank);
   const std::span<std::byte> stream(static_cast<std::byte*>(step_hidden_.data),
                                     static_cast<size_t>(step_hidden_.rows * row_bytes(DType::kF32, config_.hidden)));
-  if (!share.first()) ranks_.model->receive(stream, next - static_cast<int>(2 * share.ranks));
+  if (!share.first()) {
+    const GatherClock clock(ranks_.times, 0);
+    ranks_.model->receive(stream, next - static_cast<int>(2 * share.ranks));
+  }
   for (int64_t i = 0; i < config_.layers; ++i) {
     const auto at = static_cast<size_t>(i);
     for (size_t k = 0; k < kept_layers_.size(); ++k) {
@@ -408,7 +434,10 @@ void DecoderModel::run_layers(const KvCache& kv) {
     }
     run_layer({kv, i, config_.per_layer[at], weights_.layers[at]});
   }
-  if (!share.last()) return ranks_.model->send(stream, next);
+  if (!share.last()) {
+    const GatherClock clock(ranks_.times, std::ssize(stream));
+    return ranks_.model->send(stream, next);
+  }
   if (num_pooled_ > 0) {
     const Tensor rows = scratch_.pooled.first_rows(num_pooled_);
     backend_.gather({step_hidden_, step_.wanted.subspan(static_cast<size_t>(num_wanted_)), rows});
@@ -478,7 +507,7 @@ distributed::Rows rows_of(const Tensor& t) {
 void DecoderModel::gather(const Tensor& mine, const Tensor& all, int root) {
   if (!config_.share.split()) return;
   QUIRE_CHECK(backend_.host_memory());
-  const GatherClock clock(ranks_.times);
+  const GatherClock clock(ranks_.times, mine.rows * row_bytes(mine.dtype, mine.cols) * (config_.share.ranks - 1));
   ranks_.stage->gather_columns(rows_of(mine), rows_of(all), root);
 }
 
@@ -491,7 +520,8 @@ Tensor DecoderModel::gathered(const Tensor& mine, const Tensor& room, int64_t co
 
 void DecoderModel::gather_rows(const Tensor& x, std::span<const int32_t> owner) {
   QUIRE_CHECK(backend_.host_memory());
-  const GatherClock clock(ranks_.times);
+  const auto own = std::ranges::count(owner, static_cast<int32_t>(config_.share.rank));
+  const GatherClock clock(ranks_.times, own * row_bytes(x.dtype, x.cols) * (config_.share.ranks - 1));
   ranks_.stage->gather_rows(rows_of(x), owner);
 }
 

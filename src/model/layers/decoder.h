@@ -79,11 +79,12 @@ class DecoderModel final : public Model {
   size_t weights_bytes() const override;
   DType main_dtype() const override { return weights_.main_dtype; }
   Result<AdapterPtr> make_adapter(const weights::AdapterFiles& files) const override;
+  Status meet_adapters(distributed::Group& ranks) override;
   size_t scratch_bytes(const BatchLimits& limits) const override;
   WorkspaceLimits workspace_limits(const BatchLimits& limits) const override;
   Status prepare(const BatchLimits& limits) override;
   void keep_hidden_before(std::vector<int64_t> layers) override { kept_layers_ = std::move(layers); }
-  Result<std::unique_ptr<Model>> make_twin(Backend& backend, const Model* target) const override;
+  Result<std::unique_ptr<Model>> make_twin(Backend& backend, const Model* target, const Ranks& ranks) const override;
   void forward(const StepBatch& batch, const KvCache& kv) override;
   std::span<const float> logits(int64_t first_wanted, int64_t count) override;
   Tensor run_head(int64_t first_wanted, int64_t count) override;

@@ -123,6 +123,30 @@ Error LoraSites::unknown_module(const std::string& module, const Names& names) c
                      " is not one that quire adapts in this model; it adapts " + known);
 }
 
+std::vector<AdaptedModule> LoraSites::modules() const {
+  std::vector<AdaptedModule> out;
+  for (const Names* names : {&names_, &gguf_names_}) {
+    for (const auto& [name, t] : *names) {
+      out.push_back(
+          {name, names == &gguf_names_, t.embedding, t.module_rows, t.k, t.experts, t.hidden, t.inner, t.gate_up});
+    }
+  }
+  return out;
+}
+
+void LoraSites::learn(const AdaptedModule& module) {
+  if ((module.gguf ? gguf_names_ : names_).contains(module.name)) return;
+  Target target;
+  target.module_rows = module.rows;
+  target.k = module.k;
+  target.embedding = module.embedding;
+  target.experts = module.experts;
+  target.hidden = module.hidden;
+  target.inner = module.inner;
+  target.gate_up = module.gate_up;
+  (module.gguf ? foreign_gguf_ : foreign_).emplace(module.name, std::move(target));
+}
+
 namespace {
 
 // Keys and values of head h are rows of B, and a query is multiplied with the keys' rows before the latent vectors are:
@@ -187,6 +211,17 @@ Status add_experts(const LoraSites::Target& target, const weights::AdapterModule
 
 }  // namespace
 
+Status LoraSites::check_foreign(const weights::AdapterModule& module, const Target& target, const Names& names) const {
+  if ((target.experts > 0) != module.of_experts) return unknown_module(module.name, names);
+  if (!module.of_experts) QUIRE_TRY(check(module, target));
+  QUIRE_ASSIGN(const std::vector<float> a, module.a_values());
+  QUIRE_ASSIGN(const std::vector<float> b, module.b_values());
+  for (const auto* matrix : {&a, &b}) QUIRE_TRY(check_range(*matrix, module.name, dtype_));
+  if (!module.of_experts) return {};
+  LoraImage none(num_sites_, dtype_);
+  return add_experts(target, module, limits_.max_rank, a, b, none);  // of which this rank has none
+}
+
 Result<AdapterPtr> LoraSites::make(const weights::AdapterFiles& files, const std::string& architecture) const {
   if (files.gguf && gguf_names_.empty()) {
     return unsupported(
@@ -204,7 +239,13 @@ Result<AdapterPtr> LoraSites::make(const weights::AdapterFiles& files, const std
   std::map<int64_t, int64_t> inputs;
   std::vector<std::vector<float>> values;  // what the parts refer to
   values.reserve(2 * files.modules.size());
+  const auto& foreign = files.gguf ? foreign_gguf_ : foreign_;
   for (const weights::AdapterModule& module : files.modules) {
+    if (const auto other = foreign.find(module.name); other != foreign.end()) {
+      QUIRE_TRY(check_foreign(module, other->second, names));
+      if (!module.of_experts) out->rank = std::max(out->rank, module.rank);
+      continue;
+    }
     if (left_.contains(module.name)) continue;
     const auto [begin, end] = names.equal_range(module.name);
     if (begin == end || (begin->second.experts > 0) != module.of_experts) return unknown_module(module.name, names);

@@ -13,6 +13,7 @@
 
 #include "backend/backend.h"
 #include "model/adapter.h"
+#include "model/adapter_wire.h"
 #include "model/step_batch.h"
 #include "weights/adapter.h"
 
@@ -44,6 +45,9 @@ class LoraSites {
   void add(const std::string& module, bool gguf_name, Target target);
   // A module that another rank has.
   void leave(const std::string& module) { left_.insert(module); }
+  // The modules that have a place here, and those of another rank: an adapter is refused here if it does not fit there.
+  std::vector<AdaptedModule> modules() const;
+  void learn(const AdaptedModule& module);
 
   const AdapterLimits& limits() const { return limits_; }
   DType dtype() const { return dtype_; }
@@ -58,6 +62,8 @@ class LoraSites {
  private:
   using Names = std::multimap<std::string, Target>;
   Status check(const weights::AdapterModule& module, const Target& target) const;
+  // Checks a module that other ranks adapt.
+  Status check_foreign(const weights::AdapterModule& module, const Target& target, const Names& names) const;
   Error unknown_module(const std::string& module, const Names& names) const;
   // Every place in the model once, by its site.
   std::map<int64_t, std::vector<Target>> targets_by_site() const;
@@ -67,6 +73,7 @@ class LoraSites {
   int64_t num_sites_ = 0;
   Names names_, gguf_names_;
   std::set<std::string> left_;
+  std::map<std::string, Target> foreign_, foreign_gguf_;  // without sites
 };
 
 // Slots with adapters, and which rows of the running step have which. Owned by the model and used on its thread.

@@ -184,7 +184,8 @@ Status load_eagle_head(Loader& loader, DecoderWeights& out) {
   return {};
 }
 
-Result<DecoderWeights> load_eagle(Loader& loader, const DecoderWeights& target, Backend& backend) {
+// `whole`: a loader of the target's files, if the target has only a part of its embedding.
+Result<DecoderWeights> load_eagle(Loader& loader, Loader* whole, const DecoderWeights& target, Backend& backend) {
   const DecoderConfig& config = loader.config();
   const auto states = static_cast<int64_t>(config.ahead.taps.size());
   DecoderWeights out;
@@ -192,6 +193,9 @@ Result<DecoderWeights> load_eagle(Loader& loader, const DecoderWeights& target, 
   const std::string own = loader.name(Part::kEmbedding, 0);
   if (loader.has(own + ".weight")) {
     QUIRE_ASSIGN(out.embedding, loader.matrix({own, config.vocab_size}, config.hidden));
+  } else if (whole != nullptr) {
+    const Slice slice{whole->name(Part::kEmbedding, 0), config.vocab_size};
+    QUIRE_ASSIGN(out.embedding, whole->matrix(slice, config.hidden));
   }
   QUIRE_TRY(load_eagle_head(loader, out));
   QUIRE_ASSIGN(out.final_norm, loader.norm(Part::kFinalNorm, 0, {config.hidden}));
@@ -205,13 +209,19 @@ Result<DecoderWeights> load_eagle(Loader& loader, const DecoderWeights& target, 
   return out;
 }
 
-// With the embedding and the head of the target.
-Result<DecoderWeights> load_ahead(Loader& loader, const DecoderWeights& target, Backend& backend) {
+// With the embedding and the head of the target, which are loaded again if the target has only a part of them.
+Result<DecoderWeights> load_ahead(Loader& loader, Loader* whole, const DecoderWeights& target, Backend& backend) {
   const DecoderConfig& config = loader.config();
   const std::vector<int64_t> shape = {config.hidden};
   DecoderWeights out;
   out.embedding = target.embedding;
   out.head = target.head;
+  if (whole != nullptr) {
+    const Slice slice{whole->name(Part::kEmbedding, 0), config.vocab_size};
+    QUIRE_ASSIGN(out.embedding, whole->matrix(slice, config.hidden));
+    out.head = {};
+    QUIRE_TRY(load_head(*whole, out));
+  }
   const std::string norm = loader.name(Part::kAheadNorm, 0) + ".weight";
   if (loader.gguf() && !loader.has(norm)) {
     out.final_norm = target.final_norm;
@@ -385,7 +395,8 @@ std::unique_ptr<LoraSites> find_sites(const Loader& loader, const Backend& backe
   if (backend.adapts_experts()) {
     for (size_t i = 0; i < weights.layers.size(); ++i) {
       MoeWeights& moe = weights.layers[i].moe;
-      if (!moe.gate_up.matrices.empty()) add_expert_sites(loader, static_cast<int64_t>(i), *sites, moe);
+      const int64_t layer = loader.share().first_layer + static_cast<int64_t>(i);
+      if (!moe.gate_up.matrices.empty()) add_expert_sites(loader, layer, *sites, moe);
     }
   }
   for (size_t i = 0; i < weights.layers.size(); ++i) {
@@ -399,7 +410,7 @@ std::unique_ptr<LoraSites> find_sites(const Loader& loader, const Backend& backe
     target.first_head = loader.share().rank * heads;
     target.nope = c.nope_dim;
     target.v = c.v_dim;
-    add(loader.name(Part::kKvB, static_cast<int64_t>(i)), std::move(target));
+    add(loader.name(Part::kKvB, loader.share().first_layer + static_cast<int64_t>(i)), std::move(target));
   }
   return sites;
 }
@@ -471,14 +482,16 @@ Result<ModelFiles> layer_ahead(const ModelFiles& target) {
 }
 
 Result<std::unique_ptr<Model>> load_layer_ahead(const ModelFiles& files, const LoadOptions& options, Backend& backend,
-                                                const Model& target) {
+                                                const Model& target, const ModelFiles& target_files) {
   const auto* trunk = dynamic_cast<const DecoderModel*>(&target);
   QUIRE_CHECK(trunk != nullptr && files.config.ahead.is_layer);
   QUIRE_ASSIGN(const std::optional<DType> dtype, parse_dtype(options.dtype));
   QUIRE_ASSIGN(const DecoderConfig own, share_of(files.config, options.share));
   Loader loader(files, options, dtype, backend, own);
   const bool eagle = files.config.ahead.eagle;
-  auto loaded = (eagle ? load_eagle : load_ahead)(loader, trunk->weights(), backend);
+  std::optional<Loader> whole;
+  if (trunk->config().share.split()) whole.emplace(target_files, options, dtype, backend, target_files.config);
+  auto loaded = (eagle ? load_eagle : load_ahead)(loader, whole ? &*whole : nullptr, trunk->weights(), backend);
   if (!loaded.ok() && eagle) return in_file(files.files.file, loaded.error());
   if (!loaded.ok()) {
     return Error{loaded.error().code, "the layer for multi-token prediction (MTP): " + loaded.error().message};
