@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "backend/cpu/topology.h"
-#include "backend/gpu/gpu_backend.h"
 #include "backend/tracing_backend.h"
 #include "base/env.h"
 #include "base/log.h"
@@ -13,6 +12,7 @@
 #include "kv/cache_groups.h"
 #include "kv/kv_spec.h"
 #include "kv/offload.h"
+#include "llm/devices.h"
 #include "llm/page_identity.h"
 #include "llm/rank_facts.h"
 #include "llm/ranks.h"
@@ -185,19 +185,17 @@ Status check_heads(const Options& options, const model::DecoderConfig& config, c
 }
 
 Result<std::unique_ptr<Backend>> open_backend(const Options& options, int part) {
-  constexpr const char* kDevices[] = {"auto", "cpu", "cuda", "metal", "emulator"};
-  if (std::find(std::begin(kDevices), std::end(kDevices), options.device) == std::end(kDevices)) {
-    return invalid_argument("--device is '" + options.device + "'; choose auto, cpu, cuda, metal or emulator");
-  }
-  if (options.device != "cpu") {
-    auto gpu = gpu::make_gpu_backend(options.device);
+  QUIRE_ASSIGN(const DeviceChoice device, parse_device(options.device));
+  if (device.kind != "cpu") {
+    auto gpu = open_gpu(options, device, part);
+    if (gpu.ok()) QUIRE_TRY(check_gpus(options, device, **gpu));
     if (gpu.ok() && options.engines > 1) {
       return invalid_argument("--data-parallel-size is " + std::to_string(options.engines) + ", but " +
                               (*gpu)->describe() +
                               " runs one engine: start a server for each GPU behind a router, or use --device cpu");
     }
     if (gpu.ok()) return gpu;
-    if (options.device != "auto") {
+    if (device.kind != "auto") {
       return invalid_argument("--device " + options.device + ": " + gpu.error().message +
                               " (quire devices lists what there is)");
     }
@@ -472,13 +470,16 @@ Result<LoadedRank> load_weights(const Options& options, const model::ModelFiles&
                                 const RankGroups& ranks) {
   LoadedRank out;
   ResolvedOptions& resolved = out.resolved;
-  QUIRE_ASSIGN(resolved, resolve_options(options, files, backend, ranks.share));
+  auto resolvable = resolve_options(options, files, backend, ranks.share);
+  QUIRE_TRY(agree(ranks.all, resolvable.ok() ? Status() : Status(resolvable.error())));
+  resolved = std::move(*resolvable);
+  QUIRE_TRY(agree_on_sizes(ranks.all, resolved.engine));
   resolved.load.progress = std::move(progress);
   resolved.load.cancelled = cancelled;
   resolved.load.ranks = ranks.ranks();
   // Before the weights are loaded, so that a plan without room for them fails early. Ranks share the host's memory.
   measure_memory(options, backend, resolved.memory);
-  resolved.memory.available_bytes /= memory_share(options).ranks;
+  resolved.memory.available_bytes /= ranks_on_memory(options, backend);
   if (resolved.memory.available_bytes > 0) QUIRE_TRY(check_weights_fit(options, files, resolved, backend));
   QUIRE_ASSIGN(out.model, model::load_model(files, resolved.load, backend));
   if (resolved.draft) {
@@ -535,13 +536,19 @@ Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles
   } else {
     QUIRE_TRY(check_ranks(options, *backend));
     if (all != nullptr) QUIRE_TRY(check_size(options, *all));
-    if (all == nullptr && options.ranks() > 1) {
+    if (all == nullptr && (options.ranks() > 1 || gathers_alone())) {
       threads = std::make_shared<RankThreads>(options, cancelled);
       all = &threads->first();
     }
+    if (all != nullptr) {
+      QUIRE_TRY(agree(all, {}));  // whether every rank has a backend
+      QUIRE_TRY(check_same_device(*all, *backend));
+    }
   }
   auto groups = std::make_shared<RankGroups>();
-  if (all != nullptr) *groups = RankGroups(options, *all);
+  if (all != nullptr) {
+    QUIRE_ASSIGN(*groups, RankGroups::make(options, *all, *backend));
+  }
   auto rank = load_weights(options, files, *backend, std::move(progress), cancelled, *groups);
   QUIRE_TRY(agree(all, rank.ok() ? Status() : Status(rank.error())));
   LoadedEngine out;
@@ -578,12 +585,10 @@ Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles
 
 namespace {
 
-// A follower with its pages, ready for the first step. The backend outlives the others.
+// What a follower has before it knows its share.
 struct Follower {
   std::unique_ptr<Backend> backend;
   model::ModelFiles files;
-  LoadedRank rank;
-  std::unique_ptr<model::KvCache> pages;
 };
 
 Result<Follower> open_follower(const Options& options, int rank) {
@@ -593,36 +598,40 @@ Result<Follower> open_follower(const Options& options, int rank) {
   return out;
 }
 
-Status load_follower(const Options& options, const RankGroups& groups, const std::atomic<bool>* cancelled,
-                     Result<Follower>& follower) {
-  if (!follower.ok()) return follower.error();
-  QUIRE_ASSIGN(follower->rank, load_weights(options, follower->files, *follower->backend, {}, cancelled, groups));
-  return {};
+// The pages of a follower, whose model is ready for the first step.
+Result<std::unique_ptr<model::KvCache>> allocate(LoadedRank& rank, Backend& backend) {
+  kv::CacheLayout layout = rank.resolved.engine.cache;
+  layout.num_pages = rank.resolved.engine.num_blocks;
+  QUIRE_ASSIGN(std::unique_ptr<model::KvCache> pages, model::KvCache::make(backend, std::move(layout)));
+  QUIRE_TRY(rank.model->prepare(rank.limits));
+  return pages;
 }
 
-Status allocate(Follower& follower) {
-  kv::CacheLayout layout = follower.rank.resolved.engine.cache;
-  layout.num_pages = follower.rank.resolved.engine.num_blocks;
-  QUIRE_ASSIGN(follower.pages, model::KvCache::make(*follower.backend, std::move(layout)));
-  return follower.rank.model->prepare(follower.rank.limits);
+template <typename T>
+Status agree_on(distributed::Group& all, const Result<T>& own) {
+  return agree(&all, own.ok() ? Status() : Status(own.error()));
 }
 
 }  // namespace
 
 Status run_follower(const Options& options, distributed::Group& all, const std::atomic<bool>* cancelled, bool* loaded) {
   QUIRE_TRY(check_size(options, all));
-  const RankGroups groups(options, all);
   auto follower = open_follower(options, all.rank());
+  QUIRE_TRY(agree_on(all, follower));
+  Backend& backend = *follower->backend;
   if (options.processes.group != nullptr) {
-    QUIRE_TRY(agree(&all, follower.ok() ? Status() : Status(follower.error())));
-    QUIRE_TRY(distributed::shake_hands(all, rank_facts(options, follower->files, *follower->backend)));
+    QUIRE_TRY(distributed::shake_hands(all, rank_facts(options, follower->files, backend)));
+  } else {
+    QUIRE_TRY(check_same_device(all, backend));
   }
-  QUIRE_TRY(agree(&all, load_follower(options, groups, cancelled, follower)));
-  QUIRE_TRY(plan_rank(follower->rank, &all));
-  const Status allocated = allocate(*follower);
-  QUIRE_TRY(agree(&all, allocated));
+  QUIRE_ASSIGN(const RankGroups groups, RankGroups::make(options, all, backend));
+  auto rank = load_weights(options, follower->files, backend, {}, cancelled, groups);
+  QUIRE_TRY(agree_on(all, rank));
+  QUIRE_TRY(plan_rank(*rank, &all));
+  const auto pages = allocate(*rank, backend);
+  QUIRE_TRY(agree_on(all, pages));
   if (loaded != nullptr) *loaded = true;
-  return model::follow(*follower->rank.model, *follower->backend, *follower->pages, follower->rank.limits, all);
+  return model::follow(*rank->model, backend, **pages, rank->limits, all);
 }
 
 }  // namespace quire::llm

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstring>
 
+#include "base/env.h"
 #include "base/trace.h"
 #include "llm/speculative_config.h"
 
@@ -38,9 +39,9 @@ Status check_ranks(const Options& options, const Backend& backend) {
         "behind a router");
   }
   const std::string several = "a model on " + std::to_string(options.ranks()) + " ranks ";
-  if (!backend.host_memory()) {
-    return unsupported(several + "runs on CPUs so far; use --device cpu, or leave out --tensor-parallel-size and " +
-                       "--pipeline-parallel-size");
+  if (backend.describe().starts_with("metal")) {
+    return unsupported(several + "runs on CPUs and on NVIDIA GPUs; use --device cpu, or leave out " +
+                       "--tensor-parallel-size and --pipeline-parallel-size");
   }
   if (!options.kv_offload_dir.empty() || !options.kv_offload_host_bytes.empty()) {
     return unsupported(several + "keeps its KV cache in memory alone; leave out --kv-offload-dir");
@@ -62,7 +63,12 @@ model::Share share_of_rank(const Options& options, int rank) {
   out.stages = options.pipeline_parallel_size;
   out.rank = rank % out.ranks;
   out.stage = rank / out.ranks;
+  out.gathers_alone = gathers_alone();
   return out;
+}
+
+bool gathers_alone() {
+  return env("QUIRE_GATHER_ALONE").value_or("0") == "1";
 }
 
 HostShare cpu_share(const Options& options, int rank) {
@@ -72,16 +78,54 @@ HostShare cpu_share(const Options& options, int rank) {
   return {processes.host_rank, processes.host_ranks};
 }
 
-HostShare memory_share(const Options& options) {
-  if (options.processes.group == nullptr) return cpu_share(options, 0);
-  return {options.processes.host_rank, options.processes.host_ranks};
+Result<RankGroups> RankGroups::make(const Options& options, distributed::Group& group, Backend& backend) {
+  QUIRE_CHECK(group.size() == options.ranks());
+  RankGroups out;
+  out.share = share_of_rank(options, group.rank());
+  out.all = &group;
+  out.times = std::make_unique<model::GatherTimes>();
+  const auto ranks = static_cast<int>(out.share.ranks);
+  if (out.share.split()) {
+    out.stage = group.split(static_cast<int>(out.share.stage) * ranks, ranks);
+    auto joined = backend.join(*out.stage, true);
+    QUIRE_TRY(agree(&group, joined.ok() ? Status() : Status(joined.error())));
+    out.of_stage = std::move(*joined);
+  }
+  if (out.share.stages > 1) {
+    auto joined = backend.join(group, false);
+    QUIRE_TRY(agree(&group, joined.ok() ? Status() : Status(joined.error())));
+    out.of_all = std::move(*joined);
+  }
+  return out;
 }
 
-RankGroups::RankGroups(const Options& options, distributed::Group& group)
-    : share(share_of_rank(options, group.rank())), all(&group), times(std::make_unique<model::GatherTimes>()) {
-  QUIRE_CHECK(group.size() == options.ranks());
-  const auto ranks = static_cast<int>(share.ranks);
-  if (ranks > 1) stage = group.split(static_cast<int>(share.stage) * ranks, ranks);
+Status agree_on_sizes(distributed::Group* all, engine::EngineOptions& sizes) {
+  if (all == nullptr) return {};
+  sizes.max_logit_rows = smallest(all, sizes.max_logit_rows);
+  const std::pair<const char*, int64_t> flags[] = {
+      {"--max-num-seqs", sizes.scheduler.max_num_seqs},
+      {"--max-num-batched-tokens", sizes.scheduler.max_num_batched_tokens}};
+  Status mine;
+  for (const auto& [flag, own] : flags) {
+    const int64_t least = smallest(all, own);
+    if (own == least || !mine.ok()) continue;
+    mine = invalid_argument(std::string(flag) + " follows from the memory that is free, and would be " +
+                            std::to_string(own) + " here, but " + std::to_string(least) + " on another rank: set it");
+  }
+  return agree(all, mine);
+}
+
+Status check_same_device(distributed::Group& all, const Backend& backend) {
+  std::array<char, 256> first{};
+  const std::string own = backend.isa().substr(0, first.size() - 1);
+  std::ranges::copy(own, first.begin());
+  all.broadcast(std::as_writable_bytes(std::span(first)), 0);
+  Status mine;
+  if (own != first.data()) {
+    mine = invalid_argument("its device is " + own + ", but rank 0 has " + first.data() +
+                            "; bits depend on the kind of device, so choose equal ones (--device cuda:0,2 names them)");
+  }
+  return agree(&all, mine);
 }
 
 Status agree(distributed::Group* all, const Status& own) {

@@ -118,7 +118,7 @@ void ParallelModel::copied_page(int64_t from, int64_t to, size_t group) {
 }
 
 void ParallelModel::forward(const StepBatch& batch, const KvCache& kv) {
-  QUIRE_CHECK(batch.hidden_rows.empty() && batch.embedding_rows.empty() && batch.sampled_from_row.empty());
+  QUIRE_CHECK(batch.hidden_rows.empty() && batch.embedding_rows.empty());
   const StepClock clock(nanoseconds_);
   tell_adapters(batch);
   const int64_t parts = config().encoder.on ? 1 : num_parts(batch, config().share.stages);
@@ -131,26 +131,21 @@ void ParallelModel::forward(const StepBatch& batch, const KvCache& kv) {
 Tensor ParallelModel::run_head(int64_t first_wanted, int64_t count) {
   const StepClock clock(nanoseconds_);
   tell(ranks_, {Call::kHead, 0, first_wanted, count});
-  if (config().share.stages == 1) return own_->run_head(first_wanted, count);
-  return receive(count, config().vocab_size);
+  return own_->run_head(first_wanted, count);
 }
 
 std::span<const float> ParallelModel::logits(int64_t first_wanted, int64_t count) {
-  const Tensor rows = run_head(first_wanted, count);
-  return {rows.f32(), static_cast<size_t>(rows.rows * rows.cols)};
+  const StepClock clock(nanoseconds_);
+  tell(ranks_, {Call::kHead, 0, first_wanted, count});
+  return own_->logits(first_wanted, count);
 }
 
 std::span<const float> ParallelModel::hidden(int64_t first, int64_t count) {
   if (config().share.stages == 1) return own_->hidden(first, count);
   tell(ranks_, {Call::kHidden, 0, first, count});
-  const Tensor rows = receive(count, config().hidden);
-  return {rows.f32(), static_cast<size_t>(rows.rows * rows.cols)};
-}
-
-Tensor ParallelModel::receive(int64_t rows, int64_t columns) {
-  received_.resize(static_cast<size_t>(rows * columns));
+  received_.resize(static_cast<size_t>(count * config().hidden));
   ranks_.receive(std::as_writable_bytes(std::span(received_)), last_rank(config().share));
-  return {received_.data(), DType::kF32, rows, columns, columns};
+  return received_;
 }
 
 Status follow(Model& own, Backend& backend, const KvCache& kv, const BatchLimits& limits, distributed::Group& ranks) {
@@ -193,13 +188,7 @@ Status follow(Model& own, Backend& backend, const KvCache& kv, const BatchLimits
       case Call::kHead:
         if (outside(wanted) || header.count > limits.max_logit_rows)
           return corrupt("rank 0 asks for rows that no step had");
-        if (share.last()) {
-          const Tensor rows = own.run_head(header.first, header.count);
-          if (sends)
-            ranks.send(
-                {static_cast<const std::byte*>(rows.data), static_cast<size_t>(rows.rows * rows.cols) * sizeof(float)},
-                0);
-        }
+        if (share.last()) own.run_head(header.first, header.count);
         break;
       case Call::kHidden:
         if (outside(pooled)) return corrupt("rank 0 asks for rows that no step had");

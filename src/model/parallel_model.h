@@ -42,8 +42,6 @@ class ParallelModel final : public Model {
   const Pooler& pooler() const override { return own_->pooler(); }
 
  private:
-  // Rows from the last stage.
-  Tensor receive(int64_t rows, int64_t columns);
   void tell_adapters(const StepBatch& batch);
 
   // An adapter that the other ranks have, or will get.
@@ -62,7 +60,7 @@ class ParallelModel final : public Model {
   mutable std::map<uint64_t, KnownAdapter> adapters_;  // by id; guarded by mutex_
   std::vector<std::byte> message_;
   StepBatch part_;
-  std::vector<float> received_;
+  std::vector<float> received_;  // from the last stage
 };
 
 // Repeats on this rank's share what rank 0 does, until rank 0's model is destroyed. An Error is a message that does not
