@@ -11,10 +11,15 @@
 #include <vector>
 
 #include "base/result.h"
-#include "ops/moe_choices.h"
 #include "ops/op_list.h"
+#include "ops/rank_ops.h"
 
 namespace quire {
+
+namespace distributed {
+class Group;
+}
+class Exchange;
 
 // A block of the backend's memory, freed with its owner.
 class Buffer {
@@ -191,10 +196,13 @@ class Backend {
     return false;
   }
 
-  // Whether there are moe_choices() and moe_sum() (ops/moe_choices.h).
+  // Whether there are the ops of a model on several ranks (ops/rank_ops.h).
   virtual bool splits_experts() const {
     return false;
   }
+  // This backend's end of an exchange between the backends of a group's ranks, which all call it; on all of them it
+  // succeeds or none. `gathers`: it will be asked for gathers, not for messages alone. It must not outlive either.
+  virtual Result<std::unique_ptr<Exchange>> join(distributed::Group& group, bool gathers);
 
   // Sampling in the backend's memory (ops/sampling.h), if samples(). Call prepare_sampling() once, with the most rows
   // of a step and of one call of sample(). In a step: call sample() for its rows, then finish_samples(), which starts

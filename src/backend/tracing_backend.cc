@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <numeric>
 
+#include "backend/exchange.h"
 #include "base/trace.h"
 
 namespace quire {
@@ -83,6 +84,9 @@ std::string shape_of(const MoeExpertsArgs& args, bool) {
   const PackedMatrix& w = *args.gate_up.front();
   return text("%lld rows %lld of %zu %lldx%lld %s", ll(args.x.rows), ll(args.k), args.gate_up.size(), ll(w.n()),
               ll(w.k()), name(w.dtype()));
+}
+std::string shape_of(const OwnIdsArgs& args, bool) {
+  return text("%zu", args.ids.size());
 }
 std::string shape_of(const SampleArgs& args, bool) {
   return text("%lldx%lld", ll(args.logits.rows), ll(args.logits.cols));
@@ -173,6 +177,9 @@ class TracingBackend final : public Backend {
   }
   bool splits_experts() const override {
     return inner_->splits_experts();
+  }
+  Result<std::unique_ptr<Exchange>> join(distributed::Group& group, bool gathers) override {
+    return inner_->join(group, gathers);
   }
   bool adapts_experts() const override {
     return inner_->adapts_experts();

@@ -16,4 +16,13 @@ void* SharedLibrary::symbol(const char* name) const {
   return dlsym(handle_, name);
 }
 
+const char* SharedLibrary::find(std::span<const LibrarySymbol> symbols) const {
+  const char* missing = nullptr;
+  for (const LibrarySymbol& wanted : symbols) {
+    *wanted.place = symbol(wanted.name);
+    if (*wanted.place == nullptr) missing = wanted.name;
+  }
+  return missing;
+}
+
 }  // namespace quire

@@ -2,9 +2,16 @@
 // SharedLibrary: a library that is loaded at run time, where it is present.
 #pragma once
 
+#include <span>
 #include <string>
 
 namespace quire {
+
+// A symbol of a library, and where its address goes.
+struct LibrarySymbol {
+  const char* name;
+  void** place;
+};
 
 // A library that was opened with dlopen and is closed with its owner.
 class SharedLibrary {
@@ -16,6 +23,8 @@ class SharedLibrary {
   ~SharedLibrary();
   explicit operator bool() const { return handle_ != nullptr; }
   void* symbol(const char* name) const;
+  // Finds all of them, and returns the name of one that is missing, or null.
+  const char* find(std::span<const LibrarySymbol> symbols) const;
   // Leaves the library loaded until the process ends: its symbols stay valid, and it is no longer known here.
   void keep() { handle_ = nullptr; }
 

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <numeric>
 
+#include "backend/exchange.h"
 #include "bench/gpu_rig.h"
 
 namespace quire::bench {
@@ -40,6 +41,7 @@ struct Plan {
   int64_t vocab = 0, sample_rows = 0;
   int64_t limit_bytes = 0;  // size of the copy
   int64_t limit_side = 0;   // M, N and K of the matrix product
+  std::vector<int64_t> exchange_columns, exchange_rows;
 };
 
 // qkv, o, gate+up and down of Qwen3-8B; the gated delta net of Qwen3.5-4B. The plan of --quick is tiny: it shows on the
@@ -62,7 +64,9 @@ Plan usual_plan() {
           .vocab = 151936,
           .sample_rows = 256,
           .limit_bytes = int64_t{2} << 30,
-          .limit_side = 8192};
+          .limit_side = 8192,
+          .exchange_columns = {4096, 12288},
+          .exchange_rows = {1, 64, 2048}};
 }
 
 Plan quick_plan() {
@@ -77,7 +81,9 @@ Plan quick_plan() {
           .vocab = 1000,
           .sample_rows = 3,
           .limit_bytes = 1 << 20,
-          .limit_side = 64};
+          .limit_side = 64,
+          .exchange_columns = {64},
+          .exchange_rows = {1, 20}};
 }
 
 Result<Plan> plan_of(const KernelOptions& o) {
@@ -94,9 +100,10 @@ Result<Plan> plan_of(const KernelOptions& o) {
     return o.ops.empty() || std::find(o.ops.begin(), o.ops.end(), op) != o.ops.end();
   };
   for (const std::string& op : o.ops) {
-    if (op != "linear" && op != "quantised" && op != "attention" && op != "delta" && op != "rows" && op != "limits") {
+    if (op != "linear" && op != "quantised" && op != "attention" && op != "delta" && op != "rows" && op != "limits" &&
+        op != "exchange") {
       return invalid_argument("--ops has '" + op +
-                              "'; on a GPU choose from linear, quantised, attention, delta, rows and limits");
+                              "'; on a GPU choose from linear, quantised, attention, delta, rows, exchange and limits");
     }
   }
   if (!wanted("linear")) out.shapes.clear();
@@ -104,6 +111,7 @@ Result<Plan> plan_of(const KernelOptions& o) {
   if (!wanted("attention")) out.attention.clear();
   if (!wanted("delta")) out.delta.clear();
   if (!wanted("rows")) out.tokens = 0;
+  if (o.ops.empty() || !wanted("exchange")) out.exchange_columns.clear();  // needs NCCL on CUDA
   return out;
 }
 
@@ -125,6 +133,7 @@ class Runner {
     }
     if (plan_.tokens > 0) QUIRE_TRY(rows());
     if (plan_.tokens > 0) QUIRE_TRY(sampling());
+    if (!plan_.exchange_columns.empty()) QUIRE_TRY(exchange());
     return {};
   }
 
@@ -135,6 +144,7 @@ class Runner {
   Status delta(const DeltaShape& shape, bool chunked);
   Status rows();
   Status sampling();
+  Status exchange();
   Status file(GpuFigure figure, size_t calls, const std::function<void(size_t)>& call, bool plain = false) {
     progress_(figures_.device, figure.op + " " + figure.shape + " rows " + std::to_string(figure.rows),
               figures_.kernels.size(), 0);
@@ -448,6 +458,35 @@ Status Runner::sampling() {
     }
   }
   rig_.release();
+  return {};
+}
+
+// What ranks call around their products, by a group of one rank: the calls and the copies without a wire. The columns
+// are those before o and down of Qwen3-8B.
+Status Runner::exchange() {
+  constexpr size_t kCalls = 20;
+  Backend& backend = rig_.backend();
+  const auto groups = distributed::make_thread_group(1);
+  QUIRE_ASSIGN(const std::unique_ptr<Exchange> ranks, backend.join(*groups.front(), true));
+  const int64_t most = *std::max_element(plan_.exchange_rows.begin(), plan_.exchange_rows.end());
+  for (const DType type : {kType, DType::kF32}) {
+    for (const int64_t columns : plan_.exchange_columns) {
+      QUIRE_ASSIGN(const Tensor mine, rig_.tensor(type, most, columns, 6));
+      QUIRE_ASSIGN(const Tensor all, rig_.tensor(type, most, columns, 7));
+      for (const int64_t rows : plan_.exchange_rows) {
+        GpuFigure figure;
+        figure.op = "gather";
+        figure.type = name(type);
+        figure.shape = std::to_string(columns);
+        figure.rows = rows;
+        figure.bytes = 2.0 * static_cast<double>(rows * row_bytes(type, columns));
+        QUIRE_TRY(file(std::move(figure), kCalls, [&](size_t) {
+          ranks->gather_columns(mine.first_rows(rows), all.first_rows(rows), distributed::Group::kEvery);
+        }));
+      }
+      rig_.release();
+    }
+  }
   return {};
 }
 

@@ -83,7 +83,8 @@ void add_bench_kernels(CLI::App& bench, int& exit_code) {
   list("--kv-types", o.kv_types, "Types of the KV cache for attention (default: F16,BF16)");
   list("--ops", o.ops,
        "linear, attention, delta (gated delta net), or limits for only the machine's (default: the first three); on a "
-       "GPU linear, quantised, attention, delta, rows (norm, rope, glu, sampling), limits");
+       "GPU linear, quantised, attention, delta, rows (norm, rope, glu, sampling), limits, exchange (only if named: the "
+       "gathers of ranks, by one rank)");
   command
       ->add_option("--device", o.device,
                    "cpu or a GPU (cuda, metal, emulator), which is compared with its fastest copy and matrix product")

@@ -130,14 +130,14 @@ const ModelFlag kModelFlags[] = {
      "TEXT:{auto,float32,float16,bfloat16}"},
     {kRanks, "--tensor-parallel-size", &Options::tensor_parallel_size,
      "Ranks that share each layer: heads, columns and experts. On a CPU they are groups of threads, which share "
-     "--threads. Changes no result"},
+     "--threads; on NVIDIA GPUs each has a GPU. Changes no result"},
     {kRanks, "--pipeline-parallel-size", &Options::pipeline_parallel_size,
      "Stages of consecutive layers, each with --tensor-parallel-size ranks of its own. Changes no result"},
     {kRanks, "--enable-expert-parallel", &Options::enable_expert_parallel,
      "Accepted as in vLLM: ranks always share experts by expert"},
     {kDevice, "--device", &Options::device,
      "auto (cuda or metal if available, else cpu), cpu, cuda, metal, or emulator: GPU kernels run on the CPU, for "
-     "tests. quire devices lists what is available",
+     "tests. cuda:1 names a GPU, and cuda:0,2 one for each rank of this host. quire devices lists what is available",
      "TEXT:{auto,cpu,cuda,metal,emulator}"},
     {kDevice, "--threads", &Options::threads,
      "Threads of the cpu backend; 0: one per performance core. Changes no result"},

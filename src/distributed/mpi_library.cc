@@ -3,7 +3,6 @@
 #include "distributed/mpi_library.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/env.h"
 
@@ -28,19 +27,12 @@ Result<MpiLibrary> MpiLibrary::load() {
                        " cannot be loaded: install the package libopenmpi3 (Homebrew: open-mpi)");
   }
   MpiLibrary out;
-  const char* missing = nullptr;
-#define QUIRE_MPI_FIND(name, parameters)                                     \
-  out.api.name = reinterpret_cast<int(*) parameters>(library.symbol(#name)); \
-  if (out.api.name == nullptr) missing = #name;
-  QUIRE_MPI_FUNCTIONS(QUIRE_MPI_FIND)
-#undef QUIRE_MPI_FIND
-  const std::pair<const char*, void**> handles[] = {{"ompi_mpi_comm_world", &out.api.world},
-                                                    {"ompi_mpi_byte", &out.api.byte},
-                                                    {"ompi_mpi_errors_return", &out.api.errors_return}};
-  for (const auto& [name, place] : handles) {
-    *place = library.symbol(name);
-    if (*place == nullptr) missing = name;
-  }
+#define QUIRE_MPI_SYMBOL(name, parameters) {#name, reinterpret_cast<void**>(&out.api.name)},
+  const LibrarySymbol symbols[] = {QUIRE_MPI_FUNCTIONS(QUIRE_MPI_SYMBOL){"ompi_mpi_comm_world", &out.api.world},
+                                   {"ompi_mpi_byte", &out.api.byte},
+                                   {"ompi_mpi_errors_return", &out.api.errors_return}};
+#undef QUIRE_MPI_SYMBOL
+  const char* missing = library.find(symbols);
   if (out.api.MPI_Get_library_version != nullptr) {
     char text[kTextChars] = "";
     int length = 0;

@@ -55,18 +55,14 @@ Result<NcclApi> load_nccl() {
                        " cannot be loaded: install NVIDIA's package libnccl2, or name the file in QUIRE_LIBNCCL");
   }
   NcclApi out;
-  const char* missing = nullptr;
-#define QUIRE_NCCL_FIND(name, parameters)                                \
-  out.name = reinterpret_cast<int(*) parameters>(library.symbol(#name)); \
-  if (out.name == nullptr) missing = #name;
-  QUIRE_NCCL_FUNCTIONS(QUIRE_NCCL_FIND)
-#undef QUIRE_NCCL_FIND
-  out.error_text = reinterpret_cast<const char* (*)(int)>(library.symbol("ncclGetErrorString"));
-  out.last_error = reinterpret_cast<const char* (*)(void*)>(library.symbol("ncclGetLastError"));
-  if (missing != nullptr || out.error_text == nullptr) {
-    return unavailable(fmt::format("{} has no {}: install NCCL 2.7 or later", path,
-                                   missing != nullptr ? missing : "ncclGetErrorString"));
+#define QUIRE_NCCL_SYMBOL(name, parameters) {#name, reinterpret_cast<void**>(&out.name)},
+  const LibrarySymbol symbols[] = {
+      QUIRE_NCCL_FUNCTIONS(QUIRE_NCCL_SYMBOL){"ncclGetErrorString", reinterpret_cast<void**>(&out.error_text)}};
+#undef QUIRE_NCCL_SYMBOL
+  if (const char* missing = library.find(symbols)) {
+    return unavailable(fmt::format("{} has no {}: install NCCL 2.7 or later", path, missing));
   }
+  out.last_error = reinterpret_cast<const char* (*)(void*)>(library.symbol("ncclGetLastError"));
   library.keep();
   if (const int code = out.ncclGetVersion(&out.version)) return out.error("ncclGetVersion", code);
   return out;

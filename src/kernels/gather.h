@@ -5,14 +5,14 @@
 #include "kernels/compat/dialect.h"
 #include "kernels/params/gather.h"
 
-// out[i] = in[index[i]], row by row. Grid: (rows).
+// out[i] = in[index[i]], row by row; a negative index leaves the row as it is. Grid: (rows).
 template <typename T>
 struct GatherRows {
   enum { kThreads = 256 };
   typedef NoSmem Smem;
   static FN void run(Ctx c, CONSTANT const GatherRowsParams& p, TGROUP Smem& sm, DEVICE T* out, DEVICE const T* in,
                      DEVICE const int* index) {
-    if ((int)c.tgx >= p.rows) return;
+    if ((int)c.tgx >= p.rows || index[c.tgx] < 0) return;
     DEVICE T* to = out + (i64)c.tgx * p.out_stride;
     DEVICE const T* from = in + (i64)index[c.tgx] * p.in_stride;
     for (int i = (int)c.tid; i < p.cols; i += p.threads) to[i] = from[i];

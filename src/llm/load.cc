@@ -14,6 +14,7 @@
 #include "kv/cache_groups.h"
 #include "kv/kv_spec.h"
 #include "kv/offload.h"
+#include "llm/devices.h"
 #include "llm/page_identity.h"
 #include "llm/rank_facts.h"
 #include "llm/ranks.h"
@@ -186,19 +187,17 @@ Status check_heads(const Options& options, const model::DecoderConfig& config, c
 }
 
 Result<std::unique_ptr<Backend>> open_backend(const Options& options, int part) {
-  constexpr const char* kDevices[] = {"auto", "cpu", "cuda", "metal", "emulator"};
-  if (std::find(std::begin(kDevices), std::end(kDevices), options.device) == std::end(kDevices)) {
-    return invalid_argument("--device is '" + options.device + "'; choose auto, cpu, cuda, metal or emulator");
-  }
-  if (options.device != "cpu") {
-    auto gpu = gpu::make_gpu_backend(options.device);
+  QUIRE_ASSIGN(const DeviceChoice device, parse_device(options.device));
+  if (device.kind != "cpu") {
+    auto gpu = open_gpu(options, device, part);
+    if (gpu.ok()) QUIRE_TRY(check_gpus(options, device, **gpu));
     if (gpu.ok() && options.engines > 1) {
       return invalid_argument("--data-parallel-size is " + std::to_string(options.engines) + ", but " +
                               (*gpu)->describe() +
                               " runs one engine: start a server for each GPU behind a router, or use --device cpu");
     }
     if (gpu.ok()) return gpu;
-    if (options.device != "auto") {
+    if (device.kind != "auto") {
       return invalid_argument("--device " + options.device + ": " + gpu.error().message +
                               " (quire devices lists what there is)");
     }
@@ -477,13 +476,16 @@ Result<LoadedRank> load_weights(const Options& options, const model::ModelFiles&
                                 const RankGroups& ranks) {
   LoadedRank out;
   ResolvedOptions& resolved = out.resolved;
-  QUIRE_ASSIGN(resolved, resolve_options(options, files, backend, ranks.share));
+  auto resolvable = resolve_options(options, files, backend, ranks.share);
+  QUIRE_TRY(agree(ranks.all, resolvable.ok() ? Status() : Status(resolvable.error())));
+  resolved = std::move(*resolvable);
+  QUIRE_TRY(agree_on_sizes(ranks.all, resolved.engine));
   resolved.load.progress = std::move(progress);
   resolved.load.cancelled = cancelled;
   resolved.load.ranks = ranks.ranks();
   // Before the weights are loaded, so that a plan without room for them fails early. Ranks share the host's memory.
   measure_memory(options, backend, resolved.memory);
-  resolved.memory.available_bytes /= memory_share(options).ranks;
+  resolved.memory.available_bytes /= ranks_on_memory(options, backend);
   if (resolved.memory.available_bytes > 0) QUIRE_TRY(check_weights_fit(options, files, resolved, backend));
   QUIRE_ASSIGN(out.model, model::load_model(files, resolved.load, backend));
   // Rank 0 drafts alone, with the whole of the draft model.
@@ -550,17 +552,21 @@ void name_pages(const Options& options, const model::ModelFiles& files, const Ba
   };
 }
 
+template <typename T>
+Status agree_on(distributed::Group& all, const Result<T>& own) {
+  return agree(&all, own.ok() ? Status() : Status(own.error()));
+}
+
 Error no_twin() {
   return unsupported("--data-parallel-size: this model's weights cannot be shared between engines; use 1");
 }
 
 // Another engine for a loaded model, with its own backend, scratch and pages. `all`: of rank 0, if it has several
 // ranks; `keep` is destroyed after the model, which sets `leader`.
-Result<std::unique_ptr<engine::Engine>> make_twin_engine(const Options& options, int index, const LoadedRank& rank,
+Result<std::unique_ptr<engine::Engine>> make_twin_engine(std::unique_ptr<Backend> backend, const LoadedRank& rank,
                                                          const model::Ranks& all, std::any keep,
                                                          model::ParallelModel*& leader) {
   const ResolvedOptions& resolved = rank.resolved;
-  QUIRE_ASSIGN(std::unique_ptr<Backend> backend, make_backend(options, index * static_cast<int>(options.ranks())));
   QUIRE_ASSIGN(std::unique_ptr<model::Model> twin, rank.model->make_twin(*backend, nullptr, all));
   std::unique_ptr<model::Model> draft_twin;
   if (rank.draft != nullptr) {
@@ -580,11 +586,17 @@ Result<std::unique_ptr<engine::Engine>> make_twin_engine(const Options& options,
 Result<std::unique_ptr<engine::Engine>> add_twin_engine(const Options& options, int index, const LoadedRank& rank,
                                                         const RankThreads* first, int64_t pages) {
   model::ParallelModel* leader = nullptr;
-  if (first == nullptr) return make_twin_engine(options, index, rank, {}, {}, leader);
+  auto backend = make_backend(options, index * static_cast<int>(options.ranks()));
+  if (first == nullptr) {
+    if (!backend.ok()) return backend.error();
+    return make_twin_engine(std::move(*backend), rank, {}, {}, leader);
+  }
   const auto threads = std::make_shared<RankThreads>(options, index, *first);
-  const auto groups = std::make_shared<RankGroups>(options, threads->first());
+  QUIRE_TRY(agree_on(threads->first(), backend));
+  const auto groups = std::make_shared<RankGroups>();
+  QUIRE_ASSIGN(*groups, RankGroups::make(options, threads->first(), **backend));
   groups->report(pages);
-  auto twin = make_twin_engine(options, index, rank, groups->ranks(), std::pair(threads, groups), leader);
+  auto twin = make_twin_engine(std::move(*backend), rank, groups->ranks(), std::pair(threads, groups), leader);
   QUIRE_TRY(agree(groups->all, twin.ok() ? Status() : Status(twin.error())));
   leader->start();
   return twin;
@@ -603,13 +615,19 @@ Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles
   } else {
     QUIRE_TRY(check_ranks(options, *backend));
     if (all != nullptr) QUIRE_TRY(check_size(options, *all));
-    if (all == nullptr && options.ranks() > 1) {
+    if (all == nullptr && (options.ranks() > 1 || gathers_alone())) {
       threads = std::make_shared<RankThreads>(options, cancelled);
       all = &threads->first();
     }
+    if (all != nullptr) {
+      QUIRE_TRY(agree(all, {}));  // whether every rank has a backend
+      QUIRE_TRY(check_same_device(*all, *backend));
+    }
   }
   auto groups = std::make_shared<RankGroups>();
-  if (all != nullptr) *groups = RankGroups(options, *all);
+  if (all != nullptr) {
+    QUIRE_ASSIGN(*groups, RankGroups::make(options, *all, *backend));
+  }
   auto rank = load_weights(options, files, *backend, std::move(progress), cancelled, *groups);
   QUIRE_TRY(agree(all, rank.ok() ? Status() : Status(rank.error())));
   if (all != nullptr) QUIRE_TRY(rank->model->meet_adapters(*all));
@@ -649,10 +667,11 @@ Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles
   return out;
 }
 
-// A follower with its pages, ready for the first step. The backend outlives the others.
+// A follower with its pages, ready for the first step. Each member outlives those behind it.
 struct Follower {
   std::unique_ptr<Backend> backend;
   model::ModelFiles files;
+  RankGroups groups;
   LoadedRank rank;
   std::unique_ptr<model::KvCache> pages;
   std::unique_ptr<kv::Offload> tiers;  // of its pages, or null
@@ -667,13 +686,6 @@ Result<Follower> open_follower(const Options& options, int rank) {
   return out;
 }
 
-Status load_follower(const Options& options, const RankGroups& groups, const std::atomic<bool>* cancelled,
-                     Result<Follower>& follower) {
-  if (!follower.ok()) return follower.error();
-  QUIRE_ASSIGN(follower->rank, load_weights(options, follower->files, *follower->backend, {}, cancelled, groups));
-  return {};
-}
-
 Status allocate(Follower& follower) {
   kv::CacheLayout layout = follower.rank.resolved.engine.cache;
   layout.num_pages = follower.rank.resolved.engine.num_blocks;
@@ -686,55 +698,59 @@ Status allocate(Follower& follower) {
   return follower.rank.model->prepare(follower.rank.limits);
 }
 
-Result<Follower> make_twin_follower(const Options& options, int part, const Follower* source,
-                                    const RankGroups& groups) {
+// REQUIRES: the twin has its backend and groups.
+Status fill_twin(const Follower* source, Follower& twin) {
   if (source == nullptr) return Error{ErrorCode::kCancelled, "the first engine was not loaded"};
-  Follower out;
-  QUIRE_ASSIGN(out.backend, make_backend(options, part));
-  out.rank.resolved = source->rank.resolved;
-  out.rank.limits = source->rank.limits;
-  QUIRE_ASSIGN(out.rank.model, source->rank.model->make_twin(*out.backend, nullptr, groups.ranks()));
-  if (out.rank.model == nullptr) return no_twin();
-  QUIRE_TRY(reserve(out.rank.resolved, *out.rank.model, nullptr, *out.backend));
-  QUIRE_TRY(allocate(out));
-  return out;
+  twin.rank.resolved = source->rank.resolved;
+  twin.rank.limits = source->rank.limits;
+  QUIRE_ASSIGN(twin.rank.model, source->rank.model->make_twin(*twin.backend, nullptr, twin.groups.ranks()));
+  if (twin.rank.model == nullptr) return no_twin();
+  QUIRE_TRY(reserve(twin.rank.resolved, *twin.rank.model, nullptr, *twin.backend));
+  return allocate(twin);
 }
 
 }  // namespace
 
 Status run_twin_follower(const Options& options, int engine, distributed::Group& all, const FollowerShow& source,
                          bool* loaded) {
-  const RankGroups groups(options, all);
-  const auto part = engine * static_cast<int>(options.ranks()) + all.rank();
-  const auto twin = make_twin_follower(options, part, source.wait(), groups);
-  QUIRE_TRY(agree(&all, twin.ok() ? Status() : Status(twin.error())));
-  groups.report(twin->rank.resolved.engine.num_blocks - 1);
+  Follower twin;
+  auto backend = make_backend(options, engine * static_cast<int>(options.ranks()) + all.rank());
+  QUIRE_TRY(agree_on(all, backend));
+  twin.backend = std::move(*backend);
+  QUIRE_ASSIGN(twin.groups, RankGroups::make(options, all, *twin.backend));
+  QUIRE_TRY(agree(&all, fill_twin(source.wait(), twin)));
+  twin.groups.report(twin.rank.resolved.engine.num_blocks - 1);
   *loaded = true;
-  return model::follow(*twin->rank.model, *twin->backend, *twin->pages, twin->rank.limits, groups.ranks(),
-                       twin->tiers.get());
+  return model::follow(*twin.rank.model, *twin.backend, *twin.pages, twin.rank.limits, twin.groups.ranks(),
+                       twin.tiers.get());
 }
 
 Status run_follower(const Options& given, distributed::Group& all, const std::atomic<bool>* cancelled, bool* loaded,
                     FollowerShow* show) {
   QUIRE_ASSIGN(const Options options, with_own_adapters(given));
   QUIRE_TRY(check_size(options, all));
-  const RankGroups groups(options, all);
   auto follower = open_follower(options, all.rank());
+  QUIRE_TRY(agree_on(all, follower));
+  Backend& backend = *follower->backend;
   if (options.processes.group != nullptr) {
-    QUIRE_TRY(agree(&all, follower.ok() ? Status() : Status(follower.error())));
-    QUIRE_TRY(distributed::shake_hands(all, rank_facts(options, follower->files, *follower->backend)));
+    QUIRE_TRY(distributed::shake_hands(all, rank_facts(options, follower->files, backend)));
+  } else {
+    QUIRE_TRY(check_same_device(all, backend));
   }
-  QUIRE_TRY(agree(&all, load_follower(options, groups, cancelled, follower)));
+  QUIRE_ASSIGN(follower->groups, RankGroups::make(options, all, backend));
+  auto rank = load_weights(options, follower->files, backend, {}, cancelled, follower->groups);
+  QUIRE_TRY(agree_on(all, rank));
+  follower->rank = std::move(*rank);
   QUIRE_TRY(follower->rank.model->meet_adapters(all));
   QUIRE_ASSIGN(const kv::MemoryPlan plan, plan_rank(follower->rank, &all));
-  groups.report(plan.num_blocks - 1);
-  name_pages(options, follower->files, *follower->backend, plan, groups, follower->rank.resolved);
+  follower->groups.report(plan.num_blocks - 1);
+  name_pages(options, follower->files, backend, plan, follower->groups, follower->rank.resolved);
   if (show != nullptr) show->set(&*follower);
   const Status allocated = allocate(*follower);
   QUIRE_TRY(agree(&all, allocated));
   if (loaded != nullptr) *loaded = true;
-  return model::follow(*follower->rank.model, *follower->backend, *follower->pages, follower->rank.limits,
-                       groups.ranks(), follower->tiers.get());
+  return model::follow(*follower->rank.model, backend, *follower->pages, follower->rank.limits,
+                       follower->groups.ranks(), follower->tiers.get());
 }
 
 }  // namespace quire::llm

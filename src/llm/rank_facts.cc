@@ -19,7 +19,7 @@ std::vector<distributed::Fact> rank_facts(const Options& options, const model::M
   std::vector<distributed::Fact> out = distributed::build_facts();
   const std::string device = backend.describe();
   out.push_back({"the backend", device.substr(0, device.find(' '))});
-  out.push_back({"the level of instructions", backend.isa()});
+  out.push_back({backend.host_memory() ? "the level of instructions" : "the GPU", backend.isa()});
   out.push_back({"the model's config", config_digest(options)});
   out.push_back(
       {"the model's weights", files.source->is_dummy() ? "dummy" : weights::weights_sample_digest(*files.source)});

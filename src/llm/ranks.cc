@@ -6,6 +6,7 @@
 #include <array>
 #include <cstring>
 
+#include "base/env.h"
 #include "base/trace.h"
 #include "llm/speculative_config.h"
 #include "metrics/process_stats.h"
@@ -43,15 +44,23 @@ Status check_ranks(const Options& options, const Backend& backend) {
   }
   const std::string several = "a model on " + std::to_string(options.ranks()) + " ranks ";
   const bool offloads = !options.kv_offload_dir.empty() || !options.kv_offload_host_bytes.empty();
+  if (backend.describe().starts_with("metal")) {
+    return unsupported(several + "runs on CPUs and on NVIDIA GPUs; use --device cpu, or leave out " +
+                       "--tensor-parallel-size and --pipeline-parallel-size");
+  }
   if (offloads && !backend.host_memory()) {
     return unsupported(several + "keeps pages on disk on CPUs alone; leave out --kv-offload-dir and " +
                        "--kv-offload-host-bytes");
   }
-  if (!backend.host_memory()) {
-    return unsupported(several + "runs on CPUs so far; use --device cpu, or leave out --tensor-parallel-size and " +
-                       "--pipeline-parallel-size");
+  if (options.enable_lora && options.pipeline_parallel_size > 1 && !backend.host_memory()) {
+    return unsupported(
+        "--enable-lora works with --pipeline-parallel-size on CPUs alone; use --tensor-parallel-size on GPUs");
   }
   QUIRE_ASSIGN(const SpeculativeConfig speculation, parse_speculative_config(options.speculative_config));
+  if (speculation.options.with_model() && !backend.host_memory()) {
+    return unsupported(several + "on GPUs drafts without a model; choose the method \"ngram\" or \"suffix\" in " +
+                       "--speculative-config");
+  }
   if (speculation.options.with_model() && options.pipeline_parallel_size > 1) {
     return unsupported(
         "--pipeline-parallel-size: a pipeline drafts without a model; choose the method \"ngram\" or \"suffix\" in "
@@ -66,7 +75,12 @@ model::Share share_of_rank(const Options& options, int rank) {
   out.stages = options.pipeline_parallel_size;
   out.rank = rank % out.ranks;
   out.stage = rank / out.ranks;
+  out.gathers_alone = gathers_alone();
   return out;
+}
+
+bool gathers_alone() {
+  return env("QUIRE_GATHER_ALONE").value_or("0") == "1";
 }
 
 HostShare cpu_share(const Options& options, int rank) {
@@ -76,16 +90,54 @@ HostShare cpu_share(const Options& options, int rank) {
   return {processes.host_rank, processes.host_ranks};
 }
 
-HostShare memory_share(const Options& options) {
-  if (options.processes.group == nullptr) return cpu_share(options, 0);
-  return {options.processes.host_rank, options.processes.host_ranks};
+Result<RankGroups> RankGroups::make(const Options& options, distributed::Group& group, Backend& backend) {
+  QUIRE_CHECK(group.size() == options.ranks());
+  RankGroups out;
+  out.share = share_of_rank(options, group.rank());
+  out.all = &group;
+  out.times = std::make_shared<model::GatherTimes>();
+  const auto ranks = static_cast<int>(out.share.ranks);
+  if (out.share.split()) {
+    out.stage = group.split(static_cast<int>(out.share.stage) * ranks, ranks);
+    auto joined = backend.join(*out.stage, true);
+    QUIRE_TRY(agree(&group, joined.ok() ? Status() : Status(joined.error())));
+    out.of_stage = std::move(*joined);
+  }
+  if (out.share.stages > 1) {
+    auto joined = backend.join(group, false);
+    QUIRE_TRY(agree(&group, joined.ok() ? Status() : Status(joined.error())));
+    out.of_all = std::move(*joined);
+  }
+  return out;
 }
 
-RankGroups::RankGroups(const Options& options, distributed::Group& group)
-    : share(share_of_rank(options, group.rank())), all(&group), times(std::make_shared<model::GatherTimes>()) {
-  QUIRE_CHECK(group.size() == options.ranks());
-  const auto ranks = static_cast<int>(share.ranks);
-  if (ranks > 1) stage = group.split(static_cast<int>(share.stage) * ranks, ranks);
+Status agree_on_sizes(distributed::Group* all, engine::EngineOptions& sizes) {
+  if (all == nullptr) return {};
+  sizes.max_logit_rows = smallest(all, sizes.max_logit_rows);
+  const std::pair<const char*, int64_t> flags[] = {
+      {"--max-num-seqs", sizes.scheduler.max_num_seqs},
+      {"--max-num-batched-tokens", sizes.scheduler.max_num_batched_tokens}};
+  Status mine;
+  for (const auto& [flag, own] : flags) {
+    const int64_t least = smallest(all, own);
+    if (own == least || !mine.ok()) continue;
+    mine = invalid_argument(std::string(flag) + " follows from the memory that is free, and would be " +
+                            std::to_string(own) + " here, but " + std::to_string(least) + " on another rank: set it");
+  }
+  return agree(all, mine);
+}
+
+Status check_same_device(distributed::Group& all, const Backend& backend) {
+  std::array<char, 256> first{};
+  const std::string own = backend.isa().substr(0, first.size() - 1);
+  std::ranges::copy(own, first.begin());
+  all.broadcast(std::as_writable_bytes(std::span(first)), 0);
+  Status mine;
+  if (own != first.data()) {
+    mine = invalid_argument("its device is " + own + ", but rank 0 has " + first.data() +
+                            "; bits depend on the kind of device, so choose equal ones (--device cuda:0,2 names them)");
+  }
+  return agree(&all, mine);
 }
 
 void RankGroups::report(int64_t pages) const {

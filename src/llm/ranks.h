@@ -14,7 +14,9 @@
 #include <thread>
 #include <vector>
 
+#include "backend/exchange.h"
 #include "distributed/group.h"
+#include "engine/engine.h"
 #include "llm/options.h"
 #include "model/model.h"
 
@@ -24,17 +26,24 @@ namespace quire::llm {
 Status check_ranks(const Options& options, const Backend& backend);
 model::Share share_of_rank(const Options& options, int rank);
 
-// A rank's groups, and the times of its gathers. Without a group: the only rank.
+// Whether a single rank makes the calls of several ranks, so that their cost can be measured (QUIRE_GATHER_ALONE=1).
+bool gathers_alone();
+
+// A rank's groups, the exchanges of its backend over them, and the times of its gathers. Without a group: the only
+// rank.
 struct RankGroups {
-  RankGroups() = default;
-  RankGroups(const Options& options, distributed::Group& all);
+  // Every rank calls it; on all of them it succeeds or none. The backend must outlive it.
+  static Result<RankGroups> make(const Options& options, distributed::Group& all, Backend& backend);
 
   model::Share share;
   distributed::Group* all = nullptr;
   std::unique_ptr<distributed::Group> stage;
+  std::unique_ptr<Exchange> of_all, of_stage;  // of_all: between stages
   std::shared_ptr<model::GatherTimes> times;
 
-  model::Ranks ranks() const { return {stage.get(), all, times.get()}; }
+  model::Ranks ranks() const {
+    return {of_stage.get(), of_all != nullptr ? of_all.get() : of_stage.get(), all, times.get()};
+  }
   // Lets rank 0 see what this rank does. `pages`: of its part of the KV cache.
   void report(int64_t pages) const;
 };
@@ -46,12 +55,16 @@ struct HostShare {
 };
 // `rank` is that of a thread; a process knows its own.
 HostShare cpu_share(const Options& options, int rank);
-HostShare memory_share(const Options& options);
 
 // What one rank could not do, none of them does: every rank calls it, and gets the Error of the first that has one.
 Status agree(distributed::Group* all, const Status& own);
 // The smallest number of all ranks.
 int64_t smallest(distributed::Group* all, int64_t own);
+// The sizes of a step, which may follow from the memory of a rank's GPU: one that must be the same everywhere and is
+// not is an Error.
+Status agree_on_sizes(distributed::Group* all, engine::EngineOptions& sizes);
+// Refuses ranks whose devices give other bits than rank 0's. Every rank calls it.
+Status check_same_device(distributed::Group& all, const Backend& backend);
 
 struct Follower;
 

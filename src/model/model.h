@@ -42,8 +42,9 @@ struct GatherTimes {
 
 // The ranks with which a model is computed (Share). They outlive it.
 struct Ranks {
-  distributed::Group* stage = nullptr;  // the ranks of this stage; null: one
-  distributed::Group* model = nullptr;  // all ranks; rank r of stage s is s * ranks + r
+  Exchange* stage = nullptr;            // between the ranks of this stage; null: one
+  Exchange* all = nullptr;              // between all ranks; rank r of stage s is s * ranks + r
+  distributed::Group* model = nullptr;  // all ranks
   GatherTimes* times = nullptr;
 };
 

@@ -224,7 +224,7 @@ std::vector<bool> ParallelModel::settle_pages(std::span<const kv::BlockId> pages
 }
 
 void ParallelModel::forward(const StepBatch& batch, const KvCache& kv) {
-  QUIRE_CHECK(batch.hidden_rows.empty() && batch.embedding_rows.empty() && batch.sampled_from_row.empty());
+  QUIRE_CHECK(batch.hidden_rows.empty() && batch.embedding_rows.empty());
   const StepClock clock(times_);
   if (times_ != nullptr) ++times_->steps;
   tell_adapters(batch);
@@ -239,31 +239,26 @@ void ParallelModel::forward(const StepBatch& batch, const KvCache& kv) {
 Tensor ParallelModel::run_head(int64_t first_wanted, int64_t count) {
   const StepClock clock(times_);
   tell(ranks_, {Call::kHead, 0, first_wanted, count});
-  if (config().share.stages == 1) return own_->run_head(first_wanted, count);
-  return receive(count, config().vocab_size);
+  return own_->run_head(first_wanted, count);
 }
 
 std::span<const float> ParallelModel::logits(int64_t first_wanted, int64_t count) {
-  const Tensor rows = run_head(first_wanted, count);
-  return {rows.f32(), static_cast<size_t>(rows.rows * rows.cols)};
+  const StepClock clock(times_);
+  tell(ranks_, {Call::kHead, 0, first_wanted, count});
+  return own_->logits(first_wanted, count);
 }
 
 std::span<const float> ParallelModel::hidden(int64_t first, int64_t count) {
   if (config().share.stages == 1) return own_->hidden(first, count);
   tell(ranks_, {Call::kHidden, 0, first, count});
-  const Tensor rows = receive(count, config().hidden);
-  return {rows.f32(), static_cast<size_t>(rows.rows * rows.cols)};
-}
-
-Tensor ParallelModel::receive(int64_t rows, int64_t columns) {
-  received_.resize(static_cast<size_t>(rows * columns));
+  received_.resize(static_cast<size_t>(count * config().hidden));
   const auto begin = std::chrono::steady_clock::now();
   ranks_.receive(std::as_writable_bytes(std::span(received_)), last_rank(config().share));
   if (times_ != nullptr) {
     times_->nanoseconds += std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count();
     ++times_->gathers;
   }
-  return {received_.data(), DType::kF32, rows, columns, columns};
+  return received_;
 }
 
 Status follow(Model& own, Backend& backend, const KvCache& kv, const BatchLimits& limits, const Ranks& group,
@@ -315,10 +310,7 @@ Status follow(Model& own, Backend& backend, const KvCache& kv, const BatchLimits
           return corrupt("rank 0 asks for rows that no step had");
         if (share.last()) {
           const StepClock clock(group.times);
-          const Tensor rows = own.run_head(header.first, header.count);
-          const auto bytes = static_cast<size_t>(rows.rows * rows.cols) * sizeof(float);
-          if (sends) ranks.send({static_cast<const std::byte*>(rows.data), bytes}, 0);
-          if (sends && group.times != nullptr) group.times->sent_bytes += static_cast<int64_t>(bytes);
+          own.run_head(header.first, header.count);
         }
         break;
       case Call::kHidden:

@@ -50,8 +50,6 @@ class ParallelModel final : public Model, public kv::RankTiers {
   std::vector<bool> settle_pages(std::span<const kv::BlockId> pages) override;
 
  private:
-  // Rows from the last stage.
-  Tensor receive(int64_t rows, int64_t columns);
   void tell_adapters(const StepBatch& batch);
 
   // An adapter that the other ranks have, or will get.
@@ -69,7 +67,7 @@ class ParallelModel final : public Model, public kv::RankTiers {
   mutable std::map<uint64_t, KnownAdapter> adapters_;  // by id; guarded by mutex_
   std::vector<std::byte> message_;
   StepBatch part_;
-  std::vector<float> received_;
+  std::vector<float> received_;  // from the last stage
 };
 
 // Repeats on this rank's share what rank 0 does, until rank 0's model is destroyed. `tiers`: of this rank's pages, or

@@ -30,6 +30,7 @@ void take_part(const StepBatch& batch, int64_t part, int64_t parts, StepBatch& o
   const int64_t begin = batch.num_tokens() * part / parts, end = batch.num_tokens() * (part + 1) / parts;
   take_range(batch.tokens, begin, end, out.tokens);
   take_range(batch.positions, begin, end, out.positions);
+  take_range(batch.sampled_from_row, begin, end, out.sampled_from_row);
   take_range(batch.token_types, begin, end, out.token_types);
   for (const int32_t row : batch.wanted) {
     if (row < begin) ++out.wanted_before;

@@ -27,6 +27,7 @@ void for_each_field(Batch& batch, Ids& adapters, const Visit& visit) {
     visit(group.state_destination);
     visit(group.state_rows);
   }
+  visit(batch.sampled_from_row);
   visit(batch.token_types);
   visit(batch.adapter_of);
   visit(batch.wanted);
@@ -82,8 +83,8 @@ bool is_whole(const StepBatch& batch, const StepLimits& limits) {
          batch.cu_seqlens_q.front() == 0 && batch.cu_seqlens_q.back() == end &&
          std::ranges::is_sorted(batch.cu_seqlens_q) && all_within(batch.context_lens, 0, int64_t{1} << 31) &&
          all_within(batch.positions, 0, int64_t{1} << 31) && all_within(batch.wanted, 0, end) &&
-         batch.token_types.size() <= tokens && sized(batch.adapter_of, seqs) && batch.num_pooled >= 0 &&
-         batch.wanted_before >= 0 && batch.wanted_before <= limits.max_tokens - end &&
+         sized(batch.sampled_from_row, tokens) && batch.token_types.size() <= tokens && sized(batch.adapter_of, seqs) &&
+         batch.num_pooled >= 0 && batch.wanted_before >= 0 && batch.wanted_before <= limits.max_tokens - end &&
          batch.num_pooled <= std::ssize(batch.wanted) &&
          std::ranges::all_of(batch.groups,
                              [&](const GroupBatch& group) { return group_is_whole(group, tokens, seqs, limits); });

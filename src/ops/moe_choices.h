@@ -8,11 +8,6 @@
 
 #include "ops/moe.h"
 
-// Ops that only a model on several ranks needs.
-#define QUIRE_RANK_OPS(X)        \
-  X(moe_choices, MoeChoicesArgs) \
-  X(moe_sum, MoeSumArgs)
-
 namespace quire {
 
 // The output of choice r of token t goes to row t * k + r. An id of -1 is an expert of another rank, whose row is left

@@ -264,6 +264,27 @@ TEST_F(CudaDevice, LosesARecordingThatFailsAndNothingElse) {
   EXPECT_EQ(first(a->address()), 4.0f);
 }
 
+// Another library's work (NCCL's) goes into the device's stream, between two launches that then do not overlap.
+TEST_F(CudaDevice, QueuesTheWorkOfAnotherLibrary) {
+  gpu::Device& device = open();
+  const auto a = device.allocate(64).value();
+  void* stream = nullptr;
+  fill(a->address(), 1, 1);
+  device.queue([&](void* given) {
+    stream = given;
+    return Status();
+  });
+  fill(a->address(), 1, 1);
+  EXPECT_NE(stream, nullptr);
+  EXPECT_FALSE(fake::launches()[1].overlaps);
+  device.begin_recording();
+  device.queue([](void*) { return Status(unavailable("the other library says no")); });
+  EXPECT_THAT(device.end_recording().error().message, HasSubstr("says no"));
+  EXPECT_TRUE(device.synchronise().ok());
+  device.queue([](void*) { return Status(unavailable("the link is down")); });
+  EXPECT_EQ(device.synchronise().error().message, "the link is down");
+}
+
 TEST_F(CudaDevice, OverlapsAKernelThatFollowsOneAndWaitsByItself) {
   for (const bool expected : {true, false}) {
     open({.capability = expected ? 90 : 80});

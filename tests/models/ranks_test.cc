@@ -3,12 +3,15 @@
 // threads. Compared by memcmp.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <random>
 
+#include "base/env.h"
 #include "model/config/share.h"
 #include "models/golden.h"
 #include "models/harness.h"
 #include "models/quantised_model.h"
+#include "models/visits.h"
 
 namespace quire::testing {
 namespace {
@@ -229,6 +232,83 @@ TEST(Ranks, HaveTheBitsOfOneWithDraftsByAModel) {
     }
     EXPECT_GT(compared, 0u) << family;
   }
+}
+
+// Ranks of a GPU: of the emulator, or with QUIRE_TEST_DEVICE=cuda of the GPUs that QUIRE_TEST_GPUS names ("0,1,2,3"), over
+// NCCL. Without that variable all ranks have the first GPU, and exchange bytes through the host's memory, since NCCL
+// takes a GPU for one rank alone.
+llm::Options gpu_options(const std::string& family) {
+  llm::Options options = dummy_options(family);
+  options.device = "emulator";
+  if (test_device() == "cuda") {
+    const auto gpus = env("QUIRE_TEST_GPUS");
+    if (!gpus) setenv("QUIRE_GPU_EXCHANGE", "host", 0);
+    options.device = "cuda:" + gpus.value_or("0,0,0,0");
+  }
+  options.dtype = "bfloat16";
+  options.num_gpu_blocks_override = 200;
+  options.max_model_len = "128";
+  return options;
+}
+
+class RanksOnGpus : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(RanksOnGpus, HaveTheBitsOfOne) {
+  llm::Options options = gpu_options(GetParam());
+  options.max_num_batched_tokens = 24;
+  std::vector<Layout> layouts;
+  for (const Layout& layout : {Layout{2, 1}, Layout{4, 1}, Layout{1, 2}}) {
+    if (possible(with(options, layout))) layouts.push_back(layout);
+  }
+  EXPECT_GE(layouts.size(), 2u);
+  expect_same_bits(options, layouts, some_requests(500));
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, RanksOnGpus,
+                         ::testing::Values("qwen3", "gemma3", "qwen3-moe", "deepseek-v3", "granite-hybrid"),
+                         [](const auto& test) { return test_name(test.param); });
+
+// Steps that are queued before the tokens of the last one are known: rank 0 samples, and the others get the tokens.
+TEST(Ranks, OnGpusHaveTheTokensOfOneWhenStepsRunAhead) {
+  std::mt19937 rng(5);
+  const std::vector<Visit> visits = random_visits(rng, 6);
+  llm::Options options = gpu_options("llama");
+  options.max_num_batched_tokens = 70;  // a pipeline computes such a step in two parts
+  const auto one = make_engine(options);
+  ASSERT_NE(one, nullptr);
+  const AllSeen truth = run_visits(*one, visits);
+  for (const Layout& layout : {Layout{2, 1}, Layout{2, 2}}) {
+    const auto engine = make_engine(with(options, layout));
+    ASSERT_NE(engine, nullptr);
+    expect_equal(truth, run_visits(*engine, visits), "pipeline of " + std::to_string(layout.pipeline));
+  }
+}
+
+// The calls of NCCL, by the fake of it, whose GPUs are those of the emulator.
+TEST(Ranks, OverNcclHaveTheBitsOfOne) {
+  if (test_device() != "cpu") GTEST_SKIP() << "the fake moves the host's memory";
+  const char* const fake = std::getenv("QUIRE_FAKE_NCCL");
+  if (fake == nullptr) GTEST_SKIP() << "QUIRE_FAKE_NCCL must name the fake of NCCL (ctest sets it)";
+  setenv("QUIRE_LIBNCCL", fake, 1);
+  setenv("QUIRE_GPU_EXCHANGE", "nccl", 1);
+  expect_same_bits(gpu_options("mixtral"), {{2, 1}, {1, 2}}, some_requests(500));
+  unsetenv("QUIRE_LIBNCCL");
+  unsetenv("QUIRE_GPU_EXCHANGE");
+}
+
+// A single rank that makes the calls of several (QUIRE_GATHER_ALONE) measures their cost, and changes no bit.
+TEST(Ranks, OneThatGathersAloneHasTheSameBits) {
+  const llm::Options options = gpu_options("qwen3-moe");
+  const auto requests = some_requests(500);
+  const auto one = make_engine(options);
+  ASSERT_NE(one, nullptr);
+  const std::vector<Trace> truth = run(*one, requests);
+  setenv("QUIRE_GATHER_ALONE", "1", 1);
+  const auto alone = make_engine(options);
+  unsetenv("QUIRE_GATHER_ALONE");
+  ASSERT_NE(alone, nullptr);
+  const std::vector<Trace> traces = run(*alone, requests);
+  for (size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(difference(truth[i], traces[i]), "") << "request " << i;
 }
 
 std::string refusal(const llm::Options& options) {

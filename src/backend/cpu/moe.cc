@@ -316,6 +316,14 @@ void CpuBackend::moe_add(const MoeExpertsArgs& args, const Tensor& y) {
   });
 }
 
+void CpuBackend::own_ids(const OwnIdsArgs& args) {
+  check(args);
+  for (size_t i = 0; i < args.ids.size(); ++i) {
+    const int64_t id = args.ids[i], owner = id / args.width;
+    args.out[i] = owner == args.rank ? static_cast<int32_t>(id - owner * args.width) : args.other;
+  }
+}
+
 void CpuBackend::moe_sum(const MoeSumArgs& args) {
   check(args);
   check_f32(args.choices, args.out);

@@ -297,6 +297,7 @@ class CudaDevice : public gpu::Device {
   }
 
   bool map_rows(const gpu::RowsMap& rows, void* map) override;
+  void queue(std::function<Status(void*)> work) override;
   void launch(const gpu::Launch& launch) override;
   void upload(void* to, const void* from, size_t bytes) override;
   void download(void* to, const void* from, size_t bytes) override;
@@ -499,6 +500,13 @@ void CudaDevice::fill(void* to, uint8_t value, size_t bytes) {
   check_block(to, bytes);
   last_ = Queued::kOther;
   check("cuMemsetD8Async", api().cuMemsetD8Async(address_of(to), value, bytes, session_->stream()));
+}
+
+void CudaDevice::queue(std::function<Status(void*)> work) {
+  if (!ready()) return;
+  last_ = Queued::kOther;
+  const Status status = work(session_->stream());
+  if (!status.ok()) note(status.error());
 }
 
 Status CudaDevice::synchronise() {

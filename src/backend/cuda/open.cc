@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // gpu::open_cuda: a device with the kernels that are embedded in the build.
 #include "backend/cuda/cuda_device.h"
+#include "backend/cuda/driver.h"
 #include "base/env.h"
 #include "kernels/embedded.h"
 
@@ -12,6 +13,11 @@ Result<std::unique_ptr<Device>> open_cuda(int index) {
     images.push_back({binary.name, binary.bytes.data()});
   }
   return cuda::open_device(index, images, home_folder() / "cuda");
+}
+
+Result<int> count_cuda() {
+  QUIRE_ASSIGN(const std::shared_ptr<const cuda::Driver> driver, cuda::Driver::load());
+  return driver->devices();
 }
 
 }  // namespace quire::gpu

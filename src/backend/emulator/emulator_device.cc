@@ -151,7 +151,15 @@ class EmulatorDevice final : public Device {
   void download(void* to, const void* from, size_t bytes) override { move(to, from, bytes); }
   void copy(void* to, const void* from, size_t bytes) override { move(to, from, bytes); }
   void fill(void* to, uint8_t value, size_t bytes) override {
-    queue([=] { std::memset(to, value, bytes); });
+    when_run([=] { std::memset(to, value, bytes); });
+  }
+
+  void queue(std::function<Status(void*)> work) override {
+    when_run([this, work = std::move(work)] {
+      if (fault_) return;
+      const Status done = work(nullptr);
+      if (!done.ok()) fault_ = done.error();
+    });
   }
 
   Status synchronise() override { return fault_ ? Status(*fault_) : Status(); }
@@ -199,7 +207,7 @@ class EmulatorDevice final : public Device {
 
   // Runs `step` now, or in each run of the graph that is being recorded.
   template <typename Step>
-  void queue(Step step) {
+  void when_run(Step step) {
     if (recording_ != nullptr) {
       recording_->steps.push_back(step);
     } else {
@@ -207,7 +215,7 @@ class EmulatorDevice final : public Device {
     }
   }
   void move(void* to, const void* from, size_t bytes) {
-    queue([=] {
+    when_run([=] {
       if (bytes > 0) std::memmove(to, from, bytes);
     });
   }

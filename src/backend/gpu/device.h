@@ -19,6 +19,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/check.h"
 #include "base/result.h"
 #include "ops/dtype.h"
 
@@ -137,6 +138,11 @@ class Device {
   virtual void download(void* to, const void* from, size_t bytes) = 0;
   virtual void copy(void* to, const void* from, size_t bytes) = 0;
   virtual void fill(void* to, uint8_t value, size_t bytes) = 0;
+  // Queues what another library adds to the device's stream (on CUDA a CUstream), or does it now where work is done
+  // when a call returns; recorded like everything else. An Error of `work` is the device's.
+  virtual void queue(std::function<Status(void* stream)> /*work*/) {
+    QUIRE_CHECK(false, "this device takes no work of other libraries");
+  }
   // Writes the descriptor of rows for a kernel's parameters (128 bytes, aligned to 64). False: this device cannot.
   virtual bool map_rows(const RowsMap& /*rows*/, void* /*map*/) { return false; }
   // Waits for all queued work. An Error (a fault on the device, a lost device) is final: nothing works after it.
@@ -176,7 +182,9 @@ std::string describe(const DeviceInfo& info);  // "cuda (NVIDIA H200, sm_90)"
 Result<std::unique_ptr<Device>> open_cuda(int index);
 Result<std::unique_ptr<Device>> open_metal(int index);
 Result<std::unique_ptr<Device>> open_emulator();
-// The backend on a device: "cuda", "metal" or "emulator"; "auto" takes the first of cuda and metal that is present.
-Result<std::unique_ptr<Backend>> make_gpu_backend(const std::string& device);
+Result<int> count_cuda();  // CUDA's devices
+// The backend on a device: "cuda" (of which `index` is one), "metal" or "emulator"; "auto" takes the first of cuda and
+// metal that is present.
+Result<std::unique_ptr<Backend>> make_gpu_backend(const std::string& device, int index = 0);
 
 }  // namespace quire::gpu

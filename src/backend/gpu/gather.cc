@@ -8,15 +8,18 @@ namespace quire::gpu {
 
 void GpuBackend::gather(const GatherArgs& args) {
   check(args);
-  if (args.out.rows == 0 || args.out.cols == 0) return;
+  if (args.out.rows > 0 && args.out.cols > 0) copy_rows(args.x, args.rows.data(), args.out);
+}
+
+void GpuBackend::copy_rows(const Tensor& x, const int32_t* rows, const Tensor& out) {
   GatherRowsParams p = {};
-  p.out_stride = args.out.stride;
-  p.in_stride = args.x.stride;
-  p.rows = static_cast<int>(args.out.rows);
-  p.cols = static_cast<int>(args.out.cols);
+  p.out_stride = out.stride;
+  p.in_stride = x.stride;
+  p.rows = static_cast<int>(out.rows);
+  p.cols = static_cast<int>(out.cols);
   p.threads = 256;
-  launch({KernelId::kGatherRows, args.out.dtype}, p, {args.out.data, args.x.data, args.rows.data()},
-         {static_cast<uint32_t>(p.rows)}, static_cast<uint32_t>(p.threads));
+  launch({KernelId::kGatherRows, out.dtype}, p, {out.data, x.data, rows}, {static_cast<uint32_t>(p.rows)},
+         static_cast<uint32_t>(p.threads));
 }
 
 void GpuBackend::gather_columns(const GatherColumnsArgs& args) {

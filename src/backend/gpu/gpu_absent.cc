@@ -18,6 +18,10 @@ Result<std::unique_ptr<Device>> open_cuda(int /*index*/) {
   return absent();
 }
 
+Result<int> count_cuda() {
+  return absent();
+}
+
 Result<std::unique_ptr<Device>> open_metal(int /*index*/) {
   return absent();
 }
@@ -26,7 +30,7 @@ Result<std::unique_ptr<Device>> open_emulator() {
   return absent();
 }
 
-Result<std::unique_ptr<Backend>> make_gpu_backend(const std::string& /*device*/) {
+Result<std::unique_ptr<Backend>> make_gpu_backend(const std::string& /*device*/, int /*index*/) {
   return absent();
 }
 

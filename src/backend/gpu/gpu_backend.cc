@@ -209,12 +209,12 @@ std::span<const float> GpuBackend::read(const Tensor& t) {
   return {static_cast<const float*>(read_back_->address()), bytes / sizeof(float)};
 }
 
-Result<std::unique_ptr<Backend>> make_gpu_backend(const std::string& device) {
+Result<std::unique_ptr<Backend>> make_gpu_backend(const std::string& device, int index) {
   const auto open = [&]() -> Result<std::unique_ptr<Device>> {
     if (device == "emulator") return open_emulator();
     if (device == "metal") return open_metal(0);
     QUIRE_CHECK(device == "cuda" || device == "auto");
-    auto cuda = open_cuda(0);
+    auto cuda = open_cuda(index);
     return cuda.ok() || device == "cuda" ? std::move(cuda) : open_metal(0);
   };
   QUIRE_ASSIGN(std::unique_ptr<Device> opened, open());

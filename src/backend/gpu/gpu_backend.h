@@ -3,6 +3,7 @@
 // launches it. Drivers (cuda/, metal/, emulator/) know nothing of ops, and ops know nothing of drivers.
 #pragma once
 
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <string>
@@ -81,6 +82,7 @@ class GpuBackend final : public Backend {
 
   QUIRE_OPS(QUIRE_OVERRIDE_OP)
   QUIRE_OPTIONAL_OPS(QUIRE_OVERRIDE_OP)
+  QUIRE_RANK_OPS(QUIRE_OVERRIDE_OP)
 
   // pack.cc
   Result<std::unique_ptr<PackedMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options) override;
@@ -90,6 +92,9 @@ class GpuBackend final : public Backend {
   size_t kv_page_bytes(const KvPageShape& shape) const override;
   bool joins_qkv(const QkvToCacheArgs& args) const override;
   bool joins_mla(const MlaToCacheArgs& args) const override;
+
+  // gather.cc: out[i] = x[rows[i]], as gather(); a negative row leaves out's as it is.
+  void copy_rows(const Tensor& x, const int32_t* rows, const Tensor& out);
 
   // embedding.cc: rows [first, first + out.rows) of a weight as plain elements.
   void dequantise_rows(const GpuMatrix& weight, int64_t first, const Tensor& out);
@@ -107,6 +112,12 @@ class GpuBackend final : public Backend {
   Status stack(std::span<const PackedMatrix* const> experts) override;
   // The weighted sum of the experts' outputs y. `places`: the row of each choice, or null: they are in order.
   void moe_combine(const MoeExpertsArgs& args, const Tensor& y, const int* places);
+
+  // exchange.cc
+  bool splits_experts() const override { return true; }
+  Result<std::unique_ptr<Exchange>> join(distributed::Group& group, bool gathers) override;
+  // Queues work of another library behind the ops before it (Device::queue).
+  void queue(std::function<Status(void* stream)> work);
 
   // sampling.cc
   bool samples() const override { return true; }
@@ -127,7 +138,8 @@ class GpuBackend final : public Backend {
   void run_recorded(const RecordedStep& step);
   // linear.cc: what the products of the vendor's library must be equal to.
   void reference_product(const LibraryProduct& product);
-  void moe_chunk(const MoeExpertsArgs& args);
+  void run_experts(const MoeExpertsArgs& args, const Tensor& choices);
+  void moe_chunk(const MoeExpertsArgs& args, const Tensor& choices_out);
 
   std::unique_ptr<Device> device_;
   Constants constants_;

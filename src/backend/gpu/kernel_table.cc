@@ -19,6 +19,7 @@
 #include "kernels/params/lora.h"
 #include "kernels/params/moe.h"
 #include "kernels/params/norm.h"
+#include "kernels/params/ranks.h"
 #include "kernels/params/recurrent.h"
 #include "kernels/params/rope.h"
 #include "kernels/params/sampling.h"

@@ -20,6 +20,13 @@
   X(Rope, "rope_#", kAnyType, RopeParams)                                      \
   X(GatherRows, "gather_rows_#", kAnyType, GatherRowsParams)                   \
   X(GatherColumns, "gather_columns_#", kAnyType, GatherColumnsParams)          \
+  X(JoinBlocks2, "join_blocks_2", kNoType, JoinBlocksParams)                   \
+  X(JoinBlocks4, "join_blocks_4", kNoType, JoinBlocksParams)                   \
+  X(JoinBlocks16, "join_blocks_16", kNoType, JoinBlocksParams)                 \
+  X(OwnedRows2, "owned_rows_2", kNoType, OwnedRowsParams)                      \
+  X(OwnedRows4, "owned_rows_4", kNoType, OwnedRowsParams)                      \
+  X(OwnedRows16, "owned_rows_16", kNoType, OwnedRowsParams)                    \
+  X(OwnIds, "own_ids", kNoType, OwnIdsParams)                                  \
   X(RmsNorm, "rms_norm_#_#", kPairs, NormParams)                               \
   X(LayerNorm, "layer_norm_#_#", kPairs, NormParams)                           \
   X(GatedRmsNorm, "gated_rms_norm_#", kAnyType, NormParams)                    \

@@ -244,7 +244,7 @@ void GpuBackend::reference_product(const LibraryProduct& product) {
 }
 
 void GpuBackend::library_product(const LibraryProduct& product) {
-  recorder_.note_library_product();
+  recorder_.note_other();
   device_->library_product(product);
 }
 

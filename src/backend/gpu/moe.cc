@@ -93,6 +93,17 @@ void GpuBackend::moe_route(const MoeRouteArgs& args) {
 
 void GpuBackend::moe_experts(const MoeExpertsArgs& args) {
   check(args);
+  run_experts(args, {});
+}
+
+void GpuBackend::moe_choices(const MoeChoicesArgs& args) {
+  check(args);
+  QUIRE_CHECK(args.out.dtype == args.experts.x.dtype);
+  if (!args.experts.gate_up.empty()) run_experts(args.experts, args.out);
+}
+
+// With `choices`, the outputs go there and are not summed.
+void GpuBackend::run_experts(const MoeExpertsArgs& args, const Tensor& choices) {
   if (args.x.rows == 0) return;
   const int64_t chunk = std::max<int64_t>(1, kMostChoices / args.k);
   for (int64_t token = 0; token < args.x.rows; token += chunk) {
@@ -102,7 +113,7 @@ void GpuBackend::moe_experts(const MoeExpertsArgs& args) {
     part.out = args.out.some_rows(token, tokens);
     part.ids += token * args.k;
     part.weights += token * args.k;
-    moe_chunk(part);
+    moe_chunk(part, choices.data == nullptr ? Tensor{} : choices.some_rows(token * args.k, tokens * args.k));
   }
 }
 
@@ -118,7 +129,7 @@ size_t GpuBackend::moe_scratch(const WorkspaceLimits& sizes) const {
                                   choices * (sizes.expert_columns + 16) * info(sizes.activation).block_bytes + 1024));
 }
 
-void GpuBackend::moe_chunk(const MoeExpertsArgs& args) {
+void GpuBackend::moe_chunk(const MoeExpertsArgs& args, const Tensor& choices_out) {
   const DType type = args.x.dtype;
   const auto experts = static_cast<int64_t>(args.gate_up.size());
   const int64_t choices = args.x.rows * args.k, inner = gpu_matrix(args.down[0]).k();
@@ -126,7 +137,7 @@ void GpuBackend::moe_chunk(const MoeExpertsArgs& args) {
   QUIRE_CHECK(gate_up.n == (args.gated ? 2 : 1) * inner && gate_up.k == args.x.cols && down.n == args.out.cols);
   const float* gate_up_bias = biases_of(args.gate_up_bias, gate_up.n);
   const float* down_bias = biases_of(args.down_bias, down.n);
-  if (hopper::moe_experts(*this, args, {gate_up, gate_up_bias}, {down, down_bias})) return;
+  if (hopper::moe_experts(*this, args, {gate_up, gate_up_bias}, {down, down_bias}, choices_out)) return;
 
   const bool many = type != DType::kF32 && choices >= kManyChoices * experts;
   const int64_t tile_rows = many ? kLinearManyRows : kLinearFewRows;
@@ -143,7 +154,7 @@ void GpuBackend::moe_chunk(const MoeExpertsArgs& args) {
   char* rows = base + ints * 4;
   s.hidden = {rows, type, choices, inner, inner_stride};
   rows += round_up(choices * inner_stride * size, 256);
-  s.y = {rows, type, choices, args.out.cols, out_stride};
+  s.y = choices_out.data != nullptr ? choices_out : Tensor{rows, type, choices, args.out.cols, out_stride};
 
   MoeOrderParams order = {};
   order.choices = static_cast<int>(choices);
@@ -182,7 +193,18 @@ void GpuBackend::moe_chunk(const MoeExpertsArgs& args) {
   product(args.x, args.k, gate_up, args.gate_up[0], gate_up_bias, s.hidden,
           args.gated ? kLinearGated : kLinearActivated);
   product(s.hidden, 1, down, args.down[0], down_bias, s.y, kLinearStore);
-  moe_combine(args, s.y, nullptr);
+  if (choices_out.data == nullptr) moe_combine(args, s.y, nullptr);
+}
+
+void GpuBackend::moe_sum(const MoeSumArgs& args) {
+  check(args);
+  if (args.out.rows == 0) return;
+  MoeExpertsArgs experts;
+  experts.x = args.out;  // for the rows and the type
+  experts.weights = args.weights;
+  experts.k = args.k;
+  experts.out = args.out;
+  moe_combine(experts, args.choices, nullptr);
 }
 
 void GpuBackend::moe_combine(const MoeExpertsArgs& args, const Tensor& y, const int* places) {

@@ -21,7 +21,7 @@ constexpr size_t kFewLaunches = 16;  // at most so many are kept as a list inste
 
 bool StepRecorder::takes(const GraphKey& shape) const {
   // The arrays of adapters have other sizes where sequences have other numbers of tokens.
-  return device_.info().graphs && may_take(shape.tokens, shape.seqs, shape.most_each) &&
+  return device_.info().graphs && !off_ && may_take(shape.tokens, shape.seqs, shape.most_each) &&
          (shape.most_each == 1 || shape.adapters == 0);
 }
 
@@ -43,6 +43,11 @@ void StepRecorder::forget_area(int area) {
   std::erase_if(steps_, [&](const auto& step) { return step.first.second == area; });
 }
 
+void StepRecorder::forget_all() {
+  QUIRE_CHECK(!recording());
+  steps_.clear();
+}
+
 void StepRecorder::begin(RecordedStep& step) {
   current_ = &step;
   device_.begin_recording();
@@ -59,14 +64,14 @@ void StepRecorder::note(const Launch& launch) {
                                 launch.dynamic_memory});
 }
 
-void StepRecorder::note_library_product() {
-  if (recording()) current_->library_products = true;
+void StepRecorder::note_other() {
+  if (recording()) current_->others = true;
 }
 
 RecordedStep& StepRecorder::finish() {
   RecordedStep& step = *std::exchange(current_, nullptr);
   auto graph = require(device_.end_recording());
-  if (step.launches.size() > kFewLaunches || step.library_products) {
+  if (step.launches.size() > kFewLaunches || step.others) {
     step.graph = std::move(graph);
     step.launches.clear();
   }

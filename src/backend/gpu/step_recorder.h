@@ -30,9 +30,9 @@ struct RecordedStep {
   std::vector<Program> programs;
   std::unique_ptr<Graph> graph;  // or, where the launches are few:
   std::vector<Launch> launches;
-  bool library_products = false;  // products of the vendor's library were recorded too, which only a graph can repeat
-  Tensor logits;                  // whose largest value per row the last program finds as well
-  int64_t seen = 0;               // how many steps of this shape there were
+  bool others = false;  // work of other libraries was recorded too, which only a graph can repeat
+  Tensor logits;        // whose largest value per row the last program finds as well
+  int64_t seen = 0;     // how many steps of this shape there were
 
   bool recorded() const { return graph != nullptr || !launches.empty(); }
   // Whether joined launches are all that the step has.
@@ -44,6 +44,8 @@ class StepRecorder {
  public:
   explicit StepRecorder(Device& device) : device_(device) {}
 
+  // From now on nothing is recorded: something in the steps waits for the host.
+  void turn_off() { off_ = true; }
   // Whether steps of this shape are worth recording, and the device can.
   bool takes(const GraphKey& shape) const;
   // Whether steps of such sequences may be recorded: decode steps, and those with drafts of few sequences. Their
@@ -54,13 +56,14 @@ class StepRecorder {
   RecordedStep& step(const GraphKey& shape, int area);
   // Drops the steps of a staging area whose addresses have changed.
   void forget_area(int area);
+  void forget_all();
 
   bool recording() const { return current_ != nullptr; }
   RecordedStep& current() { return *current_; }  // REQUIRES: recording()
   void begin(RecordedStep& step);
-  // Called for each launch and each product of the library; remembers them while a step is recorded.
+  // Called for each launch, and for each work of another library; remembers them while a step is recorded.
   void note(const Launch& launch);
-  void note_library_product();
+  void note_other();
   // Ends the recording; the step is ready to run. REQUIRES: recording()
   RecordedStep& finish();
   void run(const RecordedStep& step);
@@ -69,6 +72,7 @@ class StepRecorder {
   Device& device_;
   std::map<std::pair<GraphKey, int>, RecordedStep> steps_;
   RecordedStep* current_ = nullptr;  // that is being recorded
+  bool off_ = false;
 };
 
 }  // namespace quire::gpu

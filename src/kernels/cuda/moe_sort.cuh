@@ -3,7 +3,8 @@
 //
 // A choice's place depends on the choices before it alone, so every threadgroup computes the places by itself and
 // copies a part of the rows; the first one also writes the tables. Choices are taken in rounds of 1,024, one per
-// thread: the choices of an expert within a warp are counted by a match, those of earlier warps by a sum over warps.
+// thread: the choices of an expert within a warp are counted by a match, those of earlier warps by a sum over warps. A
+// choice with a negative id, an expert of another rank, has no place (-1).
 //
 // Grid: any. Threads: kHopperMoeSortThreads. REQUIRES: at most kHopperMoeSortExperts experts; rows of x are whole
 // 16-byte pieces.
@@ -26,7 +27,10 @@ struct HopperMoeSort {
     const int tid = (int)threadIdx.x;
     for (int e = tid; e < p.experts; e += kThreads) sm.counts[e] = 0;
     __syncthreads();
-    for (int i = tid; i < p.choices; i += kThreads) atomicAdd(&sm.counts[__ldcg(ids + i)], 1);
+    for (int i = tid; i < p.choices; i += kThreads) {
+      const int id = __ldcg(ids + i);
+      if (id >= 0) atomicAdd(&sm.counts[id], 1);
+    }
     __syncthreads();
     if (tid < 32) {
       const int each = (p.experts + 31) / 32, first = tid * each, end = min(first + each, p.experts);
@@ -75,7 +79,7 @@ struct HopperMoeSort {
       }
     }
     __syncthreads();
-    if (id >= 0) sm.place[tid] = sm.places[id] + sm.in_warp[warp][id] + rank;
+    sm.place[tid] = id >= 0 ? sm.places[id] + sm.in_warp[warp][id] + rank : -1;
     __syncthreads();
     if (tid < p.experts) sm.places[tid] += sum;
   }
@@ -84,10 +88,10 @@ struct HopperMoeSort {
   // instructions take to arrive.
   HOPPER_FN void sort_few(const HopperMoeSortParams& p, Smem& sm, int* places, int* experts, const int* ids) {
     const int lane = (int)threadIdx.x;
-    const int id = lane < p.choices ? __ldcg(ids + lane) : p.experts;
+    const int given = lane < p.choices ? __ldcg(ids + lane) : -1, id = given >= 0 ? given : p.experts;
     const uint same = __match_any_sync(0xffffffffu, id);
     const int rank = __popc(same & ((1u << lane) - 1));
-    const int tiles = (__popc(same) + p.tile_rows - 1) / p.tile_rows;
+    const int tiles = given >= 0 ? (__popc(same) + p.tile_rows - 1) / p.tile_rows : 0;
     int before = 0, all = 0;
 #pragma unroll 4
     for (int i = 0; i < p.choices; i++) {
@@ -96,11 +100,11 @@ struct HopperMoeSort {
       before += other < id ? count : 0;
       all += count;
     }
-    const int place = before * p.tile_rows + rank;
+    const int place = given >= 0 ? before * p.tile_rows + rank : -1;
     sm.place[lane] = place;
     if (blockIdx.x != 0) return;
     if (lane < p.choices) places[lane] = place;
-    if (rank < tiles && lane < p.choices) {
+    if (rank < tiles) {
       experts[before + rank] = id;
       experts[p.max_tiles + before + rank] = min(p.tile_rows, __popc(same) - rank * p.tile_rows);
     }
@@ -115,6 +119,7 @@ struct HopperMoeSort {
     const int rows = first < count ? (count - first + groups - 1) / groups : 0;
     for (int i = (int)threadIdx.x; i < rows * p.pieces; i += kThreads) {
       const int choice = first + i / p.pieces * groups, piece = i % p.pieces;
+      if (sm.place[choice] < 0) continue;
       sorted[(i64)sm.place[choice] * p.sorted_stride + piece] =
           __ldcg(x + (i64)((from + choice) / p.of_token) * p.x_stride + piece);
     }

@@ -4,7 +4,7 @@
 
 #include "kernels/params/elementwise.h"
 
-// out[i] = in[index[i]], one threadgroup per row.
+// out[i] = in[index[i]], one threadgroup per row; rows with a negative index stay as they are.
 struct GatherRowsParams {
   i64 out_stride, in_stride;  // elements from row to row
   int rows, cols;

@@ -24,15 +24,17 @@ struct Share {
   // How many parts there are of what need not have one for each rank: 1, if all ranks compute the whole.
   int64_t kv_parts = 1, gdn_parts = 1, mamba2_parts = 1;
 
-  bool split() const { return ranks > 1; }
+  bool gathers_alone = false;  // a single rank makes the calls of several, to measure them
+
+  bool split() const { return ranks > 1 || gathers_alone; }
   bool first() const { return stage == 0; }
   bool last() const { return stage == stages - 1; }
+  bool leads() const { return rank == 0 && stage == 0; }  // the rank that has the engine
   // Columns of a rank, of `n` columns of a product. The last ranks may have fewer: they repeat the last one.
   int64_t width(int64_t n) const { return (n + ranks - 1) / ranks; }
   // The part that this rank has, if there are fewer parts than ranks: neighbours have the same one.
   int64_t part_of(int64_t parts) const { return rank * parts / ranks; }
-  // Which rank has expert e.
-  int64_t owner(int64_t expert, int64_t experts) const { return expert / width(experts); }
+  // Rank e / width(experts) has expert e.
   int64_t first_expert(int64_t experts) const { return std::min(rank * width(experts), experts); }
   int64_t num_experts(int64_t experts) const {
     return std::min(first_expert(experts) + width(experts), experts) - first_expert(experts);

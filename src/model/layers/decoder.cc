@@ -74,7 +74,7 @@ DecoderModel::DecoderModel(DecoderConfig config, DecoderWeights weights, Decoder
       ranks_(ranks),
       target_(target) {
   QUIRE_CHECK((ranks_.stage != nullptr || !config_.share.split()) &&
-              (ranks_.model != nullptr || config_.share.stages == 1));
+              (ranks_.all != nullptr || config_.share.stages == 1));
   choose_states(backend_, activation_, config_);
   if (adapters_.sites != nullptr) lora_ = std::make_unique<LoraState>(*adapters_.sites);
   // A layer ahead has its target's head, but no adapters.
@@ -138,6 +138,7 @@ DecoderModel::Scratch DecoderModel::lay_out_scratch(char* base, const BatchLimit
   if (config_.share.stages > 1 && config_.share.last()) {
     out.wanted = all.take(limits.max_tokens, config_.hidden, activation_);
   }
+  if (config_.share.split()) out.own_tokens = all.take(limits.max_tokens, 1, DType::kF32);
   if (config_.norms == NormPlacement::kParallel) {
     out.parallel = all.take(limits.max_tokens, config_.hidden, activation_);
   }
@@ -150,8 +151,10 @@ DecoderModel::Scratch DecoderModel::lay_out_scratch(char* base, const BatchLimit
   if (limits.pools) out.pooled = all.take(limits.max_tokens, config_.hidden, DType::kF32);
   out.shared = base == nullptr ? nullptr : base + all.used();
   ScratchAllocator head(out.shared), gathered(out.shared);
-  if (config_.has_head && config_.share.last()) {
+  if (config_.has_head && (config_.share.last() || config_.share.leads())) {
     out.logits = head.take(limits.max_logit_rows, config_.vocab_size, DType::kF32);
+  }
+  if (config_.has_head && config_.share.last()) {
     if (config_.share.split()) out.own_logits = head.take(limits.max_logit_rows, weights_.head.out_dim(), DType::kF32);
   }
   if (config_.ahead.eagle) out.draft_logits = head.take(limits.max_logit_rows, weights_.head.out_dim(), DType::kF32);
@@ -334,7 +337,11 @@ void DecoderModel::stage(const StepBatch& batch) {
   // This comes last, so that the other arrays of a recorded step keep their addresses. The tokens are filled in before
   // the step runs.
   const std::span<const int32_t> rows = staged(batch.sampled_from_row);
-  if (!rows.empty()) backend_.take_sampled({step_.tokens, rows});
+  if (rows.empty()) return;
+  // Rank 0 samples, and tells the others.
+  if (config_.share.leads()) backend_.take_sampled({step_.tokens, rows});
+  if (ranks_.all == nullptr) return;
+  ranks_.all->broadcast(const_cast<int32_t*>(step_.tokens.data()), step_.tokens.size_bytes(), 0);
 }
 
 void DecoderModel::forward(const StepBatch& batch, const KvCache& kv) {
@@ -419,11 +426,9 @@ void DecoderModel::run_layers(const KvCache& kv) {
   const Share& share = config_.share;
   target_ == nullptr ? embed() : config_.ahead.eagle ? embed_eagle() : embed_ahead();
   const int next = static_cast<int>((share.stage + 1) * share.ranks + share.rank);
-  const std::span<std::byte> stream(static_cast<std::byte*>(step_hidden_.data),
-                                    static_cast<size_t>(step_hidden_.rows * row_bytes(DType::kF32, config_.hidden)));
   if (!share.first()) {
-    const GatherClock clock(ranks_.times, 0);
-    ranks_.model->receive(stream, next - static_cast<int>(2 * share.ranks));
+    const GatherClock clock(times(), 0);
+    ranks_.all->receive(step_hidden_, next - static_cast<int>(2 * share.ranks));
   }
   for (int64_t i = 0; i < config_.layers; ++i) {
     const auto at = static_cast<size_t>(i);
@@ -435,8 +440,8 @@ void DecoderModel::run_layers(const KvCache& kv) {
     run_layer({kv, i, config_.per_layer[at], weights_.layers[at]});
   }
   if (!share.last()) {
-    const GatherClock clock(ranks_.times, std::ssize(stream));
-    return ranks_.model->send(stream, next);
+    const GatherClock clock(times(), step_hidden_.rows * row_bytes(DType::kF32, config_.hidden));
+    return ranks_.all->send(step_hidden_, next);
   }
   if (num_pooled_ > 0) {
     const Tensor rows = scratch_.pooled.first_rows(num_pooled_);
@@ -496,19 +501,10 @@ bool DecoderModel::project_out(const Linear& linear, const Tensor& x, const Laye
   return joined;
 }
 
-namespace {
-
-distributed::Rows rows_of(const Tensor& t) {
-  return {static_cast<std::byte*>(t.data), t.rows, row_bytes(t.dtype, t.cols), row_bytes(t.dtype, t.stride)};
-}
-
-}  // namespace
-
 void DecoderModel::gather(const Tensor& mine, const Tensor& all, int root) {
   if (!config_.share.split()) return;
-  QUIRE_CHECK(backend_.host_memory());
-  const GatherClock clock(ranks_.times, mine.rows * row_bytes(mine.dtype, mine.cols) * (config_.share.ranks - 1));
-  ranks_.stage->gather_columns(rows_of(mine), rows_of(all), root);
+  const GatherClock clock(times(), mine.rows * row_bytes(mine.dtype, mine.cols) * (config_.share.ranks - 1));
+  ranks_.stage->gather_columns(mine, all, root);
 }
 
 Tensor DecoderModel::gathered(const Tensor& mine, const Tensor& room, int64_t columns) {
@@ -518,11 +514,10 @@ Tensor DecoderModel::gathered(const Tensor& mine, const Tensor& room, int64_t co
   return all;
 }
 
-void DecoderModel::gather_rows(const Tensor& x, std::span<const int32_t> owner) {
-  QUIRE_CHECK(backend_.host_memory());
-  const auto own = std::ranges::count(owner, static_cast<int32_t>(config_.share.rank));
-  const GatherClock clock(ranks_.times, own * row_bytes(x.dtype, x.cols) * (config_.share.ranks - 1));
-  ranks_.stage->gather_rows(rows_of(x), owner);
+void DecoderModel::gather_rows(const Tensor& x, std::span<const int32_t> ids, int64_t width) {
+  const auto own = std::ranges::count_if(ids, [&](int32_t id) { return id / width == config_.share.rank; });
+  const GatherClock clock(times(), own * row_bytes(x.dtype, x.cols) * (config_.share.ranks - 1));
+  ranks_.stage->gather_rows(x, ids, width);
 }
 
 void DecoderModel::add_adapters_by_head(int64_t first_site, int64_t heads, const Tensor& x, int64_t k,
@@ -590,18 +585,14 @@ void DecoderModel::add_encoder_tables() {
 void DecoderModel::look_up_tokens() {
   const Share& share = config_.share;
   std::span<const int32_t> rows = step_.tokens;
+  const int64_t width = share.width(config_.vocab_size);
   if (share.split()) {
-    const auto width = static_cast<int32_t>(share.width(config_.vocab_size));
-    own_tokens_.assign(rows.begin(), rows.end());
-    token_owner_.resize(rows.size());
-    for (size_t i = 0; i < rows.size(); ++i) {
-      token_owner_[i] = rows[i] / width;
-      own_tokens_[i] = token_owner_[i] == share.rank ? rows[i] % width : 0;
-    }
-    rows = own_tokens_;
+    auto* own = static_cast<int32_t*>(scratch_.own_tokens.data);
+    backend_.own_ids({rows, width, share.rank, 0, own});
+    rows = {own, rows.size()};
   }
   backend_.embedding({weights_.embedding.get(), rows, config_.embedding_scale, step_hidden_});
-  if (share.split()) gather_rows(step_hidden_, token_owner_);
+  if (share.split()) gather_rows(step_hidden_, step_.tokens, width);
 }
 
 // Gemma 4 looks each token up in a second table, which has a part for each layer, and adds a projection of the first
@@ -687,6 +678,11 @@ Tensor DecoderModel::run_head(int64_t first_wanted, int64_t count) {
               count <= limits_.max_logit_rows);
   const Tensor logits =
       head_in_step_ ? scratch_.logits.some_rows(first_wanted, count) : scratch_.logits.first_rows(count);
+  const int last = static_cast<int>((config_.share.stages - 1) * config_.share.ranks);
+  if (!config_.share.last()) {
+    ranks_.all->receive(logits, last);
+    return logits;
+  }
   if (lora_ != nullptr) lora_->select_wanted_rows(first_wanted);
   const Tensor rows = scratch_.wanted.some_rows(first_wanted, count);
   if (config_.ahead.eagle) {  // its head knows some of the tokens
@@ -702,6 +698,7 @@ Tensor DecoderModel::run_head(int64_t first_wanted, int64_t count) {
     weights_.head.run(backend_, rows, logits);
   }
   if (config_.logits_soft_cap > 0) backend_.soft_cap({logits, config_.logits_soft_cap, logits});
+  if (!config_.share.first()) ranks_.all->send(logits, 0);
   return logits;
 }
 

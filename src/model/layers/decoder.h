@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "distributed/group.h"
+#include "backend/exchange.h"
 #include "model/layers/rope_table.h"
 #include "model/layers/weights.h"
 #include "model/model.h"
@@ -113,8 +113,8 @@ class DecoderModel final : public Model {
   Tensor gathered(const Tensor& mine, const Tensor& room, int64_t columns);
   // The same into `all`; on `root` alone, if there is one.
   void gather(const Tensor& mine, const Tensor& all, int root = distributed::Group::kEvery);
-  // Row i of `x` from the rank owner[i] of the stage.
-  void gather_rows(const Tensor& x, std::span<const int32_t> owner);
+  // Row i of `x` from the rank ids[i] / width of the stage.
+  void gather_rows(const Tensor& x, std::span<const int32_t> ids, int64_t width);
   // The rows from which on ops run: those of a part of the step.
   void select_rows(int64_t first) {
     if (lora_ != nullptr) lora_->select_step_rows(first);
@@ -150,6 +150,7 @@ class DecoderModel final : public Model {
   struct Scratch {  // views of one block of memory
     Tensor hidden, normed, parallel, per_layer, wanted_hidden, wanted, logits, lora, pooled;
     Tensor own_logits;          // the columns of this rank
+    Tensor own_tokens;          // [tokens, 1] ids: rows of this rank's part of the embedding
     Tensor kept;                // [tokens, kept layers * hidden]: keep_hidden_before()
     Tensor both, draft_logits;  // of an EAGLE-3 layer: the input of its mixer, and the rows of its head
     char* shared = nullptr;
@@ -184,6 +185,9 @@ class DecoderModel final : public Model {
   RopeTable rope_, local_rope_;
   float attention_scale_;
   Backend& backend_;
+  // On a GPU exchanges are queued, so that nobody waits for them.
+  GatherTimes* times() const { return backend_.host_memory() ? ranks_.times : nullptr; }
+
   const Ranks ranks_;
   std::vector<int64_t> kept_layers_;
   const DecoderModel* const target_;  // of a layer ahead; else null
@@ -201,9 +205,8 @@ class DecoderModel final : public Model {
   KvLayer encoder_pages_;
   std::unique_ptr<Buffer> encoder_memory_;
   GroupBatch encoder_group_;
-  std::vector<int32_t> token_types_;               // [tokens]
-  std::vector<int32_t> own_tokens_, token_owner_;  // [tokens]: rows of this rank's part of the embedding, and whose
-  bool head_in_step_ = false;  // the logits of all wanted rows are computed together with the layers
+  std::vector<int32_t> token_types_;  // [tokens]
+  bool head_in_step_ = false;         // the logits of all wanted rows are computed together with the layers
 };
 
 }  // namespace quire::model

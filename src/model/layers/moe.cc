@@ -211,18 +211,14 @@ Status load_beside_mlp(Loader& loader, int64_t index, MoeWeights& out) {
 void run_own_experts(DecoderModel& model, const MoeScratch& scratch, MoeExpertsArgs experts) {
   const MoeConfig& c = model.config().moe;
   const Share& share = model.config().share;
-  const int64_t count = experts.x.rows * c.k;
-  std::vector<int32_t> owner(static_cast<size_t>(count)), ids(static_cast<size_t>(count));
-  const auto first = static_cast<int32_t>(share.first_expert(c.experts));
-  for (size_t i = 0; i < owner.size(); ++i) {
-    owner[i] = static_cast<int32_t>(share.owner(experts.ids[i], c.experts));
-    ids[i] = owner[i] == share.rank ? experts.ids[i] - first : -1;
-  }
-  experts.ids = ids.data();
+  const int64_t count = experts.x.rows * c.k, width = share.width(c.experts);
+  const std::span<const int32_t> ids(experts.ids, static_cast<size_t>(count));
+  auto* own = static_cast<int32_t*>(scratch.own_ids.data);
+  model.backend().own_ids({ids, width, share.rank, -1, own});
+  experts.ids = own;
   const Tensor choices = scratch.choices.first_rows(count);
-  const bool any = std::ranges::find(owner, static_cast<int32_t>(share.rank)) != owner.end();
-  if (any) model.backend().moe_choices({experts, choices});
-  model.gather_rows(choices, owner);
+  if (!experts.gate_up.empty()) model.backend().moe_choices({experts, choices});
+  model.gather_rows(choices, ids, width);
   model.backend().moe_sum({choices, experts.weights, c.k, experts.out});
 }
 
@@ -278,7 +274,10 @@ MoeScratch take_moe_scratch(const DecoderModel& model, int64_t rows, ScratchAllo
   out.ids = scratch.take(rows, c.k, DType::kF32);
   out.weights = scratch.take(rows, c.k, DType::kF32);
   out.out = scratch.take(rows, hidden, model.activation());
-  if (share.split()) out.choices = scratch.take(rows * c.k, hidden, model.activation());
+  if (share.split()) {
+    out.choices = scratch.take(rows * c.k, hidden, model.activation());
+    out.own_ids = scratch.take(rows, c.k, DType::kF32);
+  }
   if (c.beside_mlp) out.normed = scratch.take(rows, hidden, model.activation());
   if (c.shared_intermediate > 0) {
     out.shared_gate_up = scratch.take(rows, (c.gated ? 2 : 1) * c.shared_intermediate, model.activation());

@@ -256,7 +256,8 @@ int64_t row_bytes(int64_t columns) {
 
 }  // namespace
 
-bool moe_experts(GpuBackend& gpu, const MoeExpertsArgs& args, const Experts& gate_up, const Experts& down) {
+bool moe_experts(GpuBackend& gpu, const MoeExpertsArgs& args, const Experts& gate_up, const Experts& down,
+                 const Tensor& choices_out) {
   const DType type = args.x.dtype;
   const auto experts = static_cast<int64_t>(args.gate_up.size());
   if (!gpu.hopper() || type == DType::kF32 || experts > kHopperMoeSortExperts) return false;
@@ -289,7 +290,11 @@ bool moe_experts(GpuBackend& gpu, const MoeExpertsArgs& args, const Experts& gat
   sort(gpu, args, s, tile_rows, tiles);
   run(gpu, args, first, s, tile_rows, tiles, false);
   run(gpu, args, second, s, tile_rows, tiles, false);
-  gpu.moe_combine(args, s.y, s.places);
+  if (choices_out.data != nullptr) {
+    gpu.copy_rows(s.y, s.places, choices_out);
+  } else {
+    gpu.moe_combine(args, s.y, s.places);
+  }
   return true;
 }
 

@@ -14,12 +14,13 @@ bool attention(GpuBackend& gpu, const AttentionArgs& args, bool by_shape);
 size_t attention_scratch(const GpuBackend& gpu, const WorkspaceLimits& sizes);
 
 // The products of experts, whose weights lie one after another, for some tokens. Returns false where these kernels do
-// not serve them.
+// not serve them. With `choices`, the output of each choice goes there, and nothing is summed (MoeChoicesArgs).
 struct Experts {
   const WeightParams& weight;  // of one expert
   const float* bias;           // of all experts, or null
 };
-bool moe_experts(GpuBackend& gpu, const MoeExpertsArgs& args, const Experts& gate_up, const Experts& down);
+bool moe_experts(GpuBackend& gpu, const MoeExpertsArgs& args, const Experts& gate_up, const Experts& down,
+                 const Tensor& choices);
 // The most bytes that it needs between its launches, for so many choices at once.
 size_t moe_scratch(const GpuBackend& gpu, const WorkspaceLimits& sizes, int64_t choices);
 

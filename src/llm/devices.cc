@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// From --device and a rank to a GPU.
+#include "llm/devices.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "backend/gpu/device.h"
+
+namespace quire::llm {
+namespace {
+
+constexpr const char* kDeviceKinds[] = {"auto", "cpu", "cuda", "metal", "emulator"};
+
+// Of this host.
+int rank_here(const Options& options, int part) {
+  return options.processes.group != nullptr ? options.processes.host_rank : part;
+}
+int ranks_here(const Options& options) {
+  return options.processes.group != nullptr ? options.processes.host_ranks : static_cast<int>(options.ranks());
+}
+
+}  // namespace
+
+Status check_gpus(const Options& options, const DeviceChoice& choice, const Backend& gpu) {
+  const int ranks = ranks_here(options);
+  if (ranks == 1 || !gpu.describe().starts_with("cuda")) return {};
+  const auto named = static_cast<int>(choice.indices.size());
+  if (named > 0 && named < ranks) {
+    return invalid_argument("--device " + options.device + " names " + std::to_string(named) + " GPUs, but there are " +
+                            std::to_string(ranks) + " ranks on this host: name one for each");
+  }
+  QUIRE_ASSIGN(const int devices, gpu::count_cuda());
+  if (named == 0 && devices < ranks) {
+    return invalid_argument("there are " + std::to_string(ranks) +
+                            " ranks on this host (--tensor-parallel-size times --pipeline-parallel-size), but " +
+                            std::to_string(devices) +
+                            " CUDA devices: lower one of the flags, or use --device cpu");
+  }
+  return {};
+}
+
+int DeviceChoice::index(int rank) const {
+  return indices.empty() ? rank : indices[std::min(static_cast<size_t>(rank), indices.size() - 1)];
+}
+
+int DeviceChoice::sharing(int rank, int ranks) const {
+  int out = 0;
+  for (int r = 0; r < ranks; ++r) out += index(r) == index(rank) ? 1 : 0;
+  return out;
+}
+
+Result<DeviceChoice> parse_device(const std::string& text) {
+  DeviceChoice out;
+  const size_t colon = text.find(':');
+  out.kind = text.substr(0, colon);
+  const bool known = std::find(std::begin(kDeviceKinds), std::end(kDeviceKinds), out.kind) != std::end(kDeviceKinds);
+  const Error error = invalid_argument(
+      "--device is '" + text + "'; choose auto, cpu, cuda, metal or emulator, or name GPUs as in cuda:1 or cuda:0,1");
+  if (!known || (colon != std::string::npos && out.kind != "cuda")) return error;
+  if (colon == std::string::npos) return out;
+  const char* at = text.data() + colon + 1;
+  const char* const end = text.data() + text.size();
+  for (;; ++at) {
+    const auto [after, code] = std::from_chars(at, end, out.indices.emplace_back());
+    if (code != std::errc() || out.indices.back() < 0 || (after != end && *after != ',')) return error;
+    at = after;
+    if (at == end) return out;
+  }
+}
+
+Result<std::unique_ptr<Backend>> open_gpu(const Options& options, const DeviceChoice& choice, int part) {
+  return gpu::make_gpu_backend(choice.kind, choice.index(rank_here(options, part)));
+}
+
+int ranks_on_memory(const Options& options, const Backend& backend) {
+  const int ranks = ranks_here(options);
+  const auto choice = parse_device(options.device);
+  if (!choice.ok() || !backend.describe().starts_with("cuda")) return ranks;
+  return choice->sharing(rank_here(options, 0), ranks);
+}
+
+}  // namespace quire::llm

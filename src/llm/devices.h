@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which device a rank has: --device, and the GPUs of this host.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "llm/options.h"
+
+namespace quire::llm {
+
+// --device: a kind of device and, for CUDA, which of them (cuda:0,2), one for each rank of this host.
+struct DeviceChoice {
+  std::string kind;
+  std::vector<int> indices;  // empty: as many as there are ranks, from 0 on
+
+  // Of rank `rank` of this host.
+  int index(int rank) const;
+  // How many of the first `ranks` ranks have that rank's device.
+  int sharing(int rank, int ranks) const;
+};
+Result<DeviceChoice> parse_device(const std::string& text);
+
+// The GPU of rank `part` of this process's ranks, or of this process among those of its host.
+Result<std::unique_ptr<Backend>> open_gpu(const Options& options, const DeviceChoice& choice, int part);
+// An Error if there are fewer GPUs like this one than ranks on this host.
+Status check_gpus(const Options& options, const DeviceChoice& choice, const Backend& gpu);
+
+// Among how many ranks the memory that the backend reports is divided.
+int ranks_on_memory(const Options& options, const Backend& backend);
+
+}  // namespace quire::llm
