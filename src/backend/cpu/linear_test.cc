@@ -248,8 +248,12 @@ TEST(LinearEdges, AScaleThatIsNotFiniteStaysInItsColumn) {
   }
 }
 
-TEST(LinearGated, HasTheBitsOfALinearAndAGlu) {
-  const int64_t k = 96, rows = 130;
+// 96 and 320 k: with tiles, outputs are written after the products of the next rows, and between them.
+class LinearGated : public testing::TestWithParam<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(K, LinearGated, testing::Values(96, 320));
+
+TEST_P(LinearGated, HasTheBitsOfALinearAndAGlu) {
+  const int64_t k = GetParam(), rows = 130;
   std::vector<float> x = cases::random_rows(rows, k, 3);
   for (const DType type : {DType::kF32, DType::kBF16, DType::kQ8_0, DType::kQ4_1, DType::kG4}) {
     for (const int64_t half : {40, 96}) {  // 40: its up begins inside a panel
