@@ -81,10 +81,11 @@ void add_bench_kernels(CLI::App& bench, int& exit_code) {
   list("--rows", o.rows, "Rows per call: 1 is like decode, 512 like prefill (default: 1,4,32,512)");
   list("--shapes", o.shapes, "Weights as NxK (default: those of SmolLM2-135M and Qwen3-0.6B)");
   list("--kv-types", o.kv_types, "Types of the KV cache for attention (default: F16,BF16)");
-  list("--ops", o.ops,
-       "linear, attention, delta (gated delta net), or limits for only the machine's (default: the first three); on a "
-       "GPU linear, quantised, attention, delta, rows (norm, rope, glu, sampling), limits, exchange (only if named: the "
-       "gathers of ranks, by one rank)");
+  list(
+      "--ops", o.ops,
+      "linear, attention, delta (gated delta net), or limits for only the machine's (default: the first three); on a "
+      "GPU linear, quantised, attention, delta, rows (norm, rope, glu, sampling), limits, exchange (only if named: the "
+      "gathers of ranks, by one rank)");
   command
       ->add_option("--device", o.device,
                    "cpu or a GPU (cuda, metal, emulator), which is compared with its fastest copy and matrix product")

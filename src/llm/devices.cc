@@ -34,8 +34,7 @@ Status check_gpus(const Options& options, const DeviceChoice& choice, const Back
   if (named == 0 && devices < ranks) {
     return invalid_argument("there are " + std::to_string(ranks) +
                             " ranks on this host (--tensor-parallel-size times --pipeline-parallel-size), but " +
-                            std::to_string(devices) +
-                            " CUDA devices: lower one of the flags, or use --device cpu");
+                            std::to_string(devices) + " CUDA devices: lower one of the flags, or use --device cpu");
   }
   return {};
 }

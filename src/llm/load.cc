@@ -6,7 +6,6 @@
 #include <any>
 
 #include "backend/cpu/topology.h"
-#include "backend/gpu/device.h"
 #include "backend/tracing_backend.h"
 #include "base/env.h"
 #include "base/log.h"
@@ -552,11 +551,6 @@ void name_pages(const Options& options, const model::ModelFiles& files, const Ba
   };
 }
 
-template <typename T>
-Status agree_on(distributed::Group& all, const Result<T>& own) {
-  return agree(&all, own.ok() ? Status() : Status(own.error()));
-}
-
 Error no_twin() {
   return unsupported("--data-parallel-size: this model's weights cannot be shared between engines; use 1");
 }
@@ -592,7 +586,7 @@ Result<std::unique_ptr<engine::Engine>> add_twin_engine(const Options& options, 
     return make_twin_engine(std::move(*backend), rank, {}, {}, leader);
   }
   const auto threads = std::make_shared<RankThreads>(options, index, *first);
-  QUIRE_TRY(agree_on(threads->first(), backend));
+  QUIRE_TRY(agree(&threads->first(), backend.ok() ? Status() : Status(backend.error())));
   const auto groups = std::make_shared<RankGroups>();
   QUIRE_ASSIGN(*groups, RankGroups::make(options, threads->first(), **backend));
   groups->report(pages);
@@ -667,7 +661,7 @@ Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles
   return out;
 }
 
-// A follower with its pages, ready for the first step. Each member outlives those behind it.
+// A follower with its pages, ready for the first step. What is declared first outlives the others.
 struct Follower {
   std::unique_ptr<Backend> backend;
   model::ModelFiles files;
@@ -686,6 +680,11 @@ Result<Follower> open_follower(const Options& options, int rank) {
   return out;
 }
 
+Status load_follower(const Options& options, const std::atomic<bool>* cancelled, Follower& follower) {
+  QUIRE_ASSIGN(follower.rank, load_weights(options, follower.files, *follower.backend, {}, cancelled, follower.groups));
+  return {};
+}
+
 Status allocate(Follower& follower) {
   kv::CacheLayout layout = follower.rank.resolved.engine.cache;
   layout.num_pages = follower.rank.resolved.engine.num_blocks;
@@ -698,31 +697,37 @@ Status allocate(Follower& follower) {
   return follower.rank.model->prepare(follower.rank.limits);
 }
 
-// REQUIRES: the twin has its backend and groups.
-Status fill_twin(const Follower* source, Follower& twin) {
+Result<Follower> open_twin(const Options& options, int part, const Follower* source) {
   if (source == nullptr) return Error{ErrorCode::kCancelled, "the first engine was not loaded"};
-  twin.rank.resolved = source->rank.resolved;
-  twin.rank.limits = source->rank.limits;
-  QUIRE_ASSIGN(twin.rank.model, source->rank.model->make_twin(*twin.backend, nullptr, twin.groups.ranks()));
-  if (twin.rank.model == nullptr) return no_twin();
-  QUIRE_TRY(reserve(twin.rank.resolved, *twin.rank.model, nullptr, *twin.backend));
-  return allocate(twin);
+  Follower out;
+  QUIRE_ASSIGN(out.backend, make_backend(options, part));
+  return out;
+}
+
+Status load_twin(const Follower& source, Follower& out) {
+  out.rank.resolved = source.rank.resolved;
+  out.rank.limits = source.rank.limits;
+  QUIRE_ASSIGN(out.rank.model, source.rank.model->make_twin(*out.backend, nullptr, out.groups.ranks()));
+  if (out.rank.model == nullptr) return no_twin();
+  QUIRE_TRY(reserve(out.rank.resolved, *out.rank.model, nullptr, *out.backend));
+  return allocate(out);
 }
 
 }  // namespace
 
 Status run_twin_follower(const Options& options, int engine, distributed::Group& all, const FollowerShow& source,
                          bool* loaded) {
-  Follower twin;
-  auto backend = make_backend(options, engine * static_cast<int>(options.ranks()) + all.rank());
-  QUIRE_TRY(agree_on(all, backend));
-  twin.backend = std::move(*backend);
-  QUIRE_ASSIGN(twin.groups, RankGroups::make(options, all, *twin.backend));
-  QUIRE_TRY(agree(&all, fill_twin(source.wait(), twin)));
-  twin.groups.report(twin.rank.resolved.engine.num_blocks - 1);
+  const auto part = engine * static_cast<int>(options.ranks()) + all.rank();
+  const Follower* const first = source.wait();
+  auto twin = open_twin(options, part, first);
+  QUIRE_TRY(agree(&all, twin.ok() ? Status() : Status(twin.error())));
+  QUIRE_ASSIGN(twin->groups, RankGroups::make(options, all, *twin->backend));
+  const Status made = load_twin(*first, *twin);
+  QUIRE_TRY(agree(&all, made));
+  twin->groups.report(twin->rank.resolved.engine.num_blocks - 1);
   *loaded = true;
-  return model::follow(*twin.rank.model, *twin.backend, *twin.pages, twin.rank.limits, twin.groups.ranks(),
-                       twin.tiers.get());
+  return model::follow(*twin->rank.model, *twin->backend, *twin->pages, twin->rank.limits, twin->groups.ranks(),
+                       twin->tiers.get());
 }
 
 Status run_follower(const Options& given, distributed::Group& all, const std::atomic<bool>* cancelled, bool* loaded,
@@ -730,27 +735,26 @@ Status run_follower(const Options& given, distributed::Group& all, const std::at
   QUIRE_ASSIGN(const Options options, with_own_adapters(given));
   QUIRE_TRY(check_size(options, all));
   auto follower = open_follower(options, all.rank());
-  QUIRE_TRY(agree_on(all, follower));
-  Backend& backend = *follower->backend;
+  QUIRE_TRY(agree(&all, follower.ok() ? Status() : Status(follower.error())));
   if (options.processes.group != nullptr) {
-    QUIRE_TRY(distributed::shake_hands(all, rank_facts(options, follower->files, backend)));
+    QUIRE_TRY(distributed::shake_hands(all, rank_facts(options, follower->files, *follower->backend)));
   } else {
-    QUIRE_TRY(check_same_device(all, backend));
+    QUIRE_TRY(check_same_device(all, *follower->backend));
   }
-  QUIRE_ASSIGN(follower->groups, RankGroups::make(options, all, backend));
-  auto rank = load_weights(options, follower->files, backend, {}, cancelled, follower->groups);
-  QUIRE_TRY(agree_on(all, rank));
-  follower->rank = std::move(*rank);
+  QUIRE_ASSIGN(follower->groups, RankGroups::make(options, all, *follower->backend));
+  const RankGroups& groups = follower->groups;
+  const Status weights = load_follower(options, cancelled, *follower);
+  QUIRE_TRY(agree(&all, weights));
   QUIRE_TRY(follower->rank.model->meet_adapters(all));
   QUIRE_ASSIGN(const kv::MemoryPlan plan, plan_rank(follower->rank, &all));
-  follower->groups.report(plan.num_blocks - 1);
-  name_pages(options, follower->files, backend, plan, follower->groups, follower->rank.resolved);
+  groups.report(plan.num_blocks - 1);
+  name_pages(options, follower->files, *follower->backend, plan, groups, follower->rank.resolved);
   if (show != nullptr) show->set(&*follower);
   const Status allocated = allocate(*follower);
   QUIRE_TRY(agree(&all, allocated));
   if (loaded != nullptr) *loaded = true;
-  return model::follow(*follower->rank.model, backend, *follower->pages, follower->rank.limits,
-                       follower->groups.ranks(), follower->tiers.get());
+  return model::follow(*follower->rank.model, *follower->backend, *follower->pages, follower->rank.limits,
+                       groups.ranks(), follower->tiers.get());
 }
 
 }  // namespace quire::llm

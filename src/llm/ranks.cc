@@ -44,13 +44,13 @@ Status check_ranks(const Options& options, const Backend& backend) {
   }
   const std::string several = "a model on " + std::to_string(options.ranks()) + " ranks ";
   const bool offloads = !options.kv_offload_dir.empty() || !options.kv_offload_host_bytes.empty();
-  if (backend.describe().starts_with("metal")) {
-    return unsupported(several + "runs on CPUs and on NVIDIA GPUs; use --device cpu, or leave out " +
-                       "--tensor-parallel-size and --pipeline-parallel-size");
-  }
   if (offloads && !backend.host_memory()) {
     return unsupported(several + "keeps pages on disk on CPUs alone; leave out --kv-offload-dir and " +
                        "--kv-offload-host-bytes");
+  }
+  if (backend.describe().starts_with("metal")) {
+    return unsupported(several + "runs on CPUs and on NVIDIA GPUs; use --device cpu, or leave out " +
+                       "--tensor-parallel-size and --pipeline-parallel-size");
   }
   if (options.enable_lora && options.pipeline_parallel_size > 1 && !backend.host_memory()) {
     return unsupported(

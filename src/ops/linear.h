@@ -131,8 +131,8 @@ struct LinearArgs {
   const FusedNorm* norm = nullptr;
   Tensor residual = {};  // no data: none; may be out
   float residual_scale = 1.0f;
-  // `lora`, only where Backend::joins_lora(): both products of the step's adapters, which are added to the sums before a
-  // gate or a residual. Its x is this x; its out is not used. The bits are those of the separate ops.
+  // `lora`, only where Backend::joins_lora(): both products of the step's adapters, which are added to the sums before
+  // a gate or a residual. Its x is this x; its out is not used. The bits are those of the separate ops.
   const LoraArgs* lora = nullptr;
 };
 void check(const LinearArgs& args);

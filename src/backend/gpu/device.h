@@ -180,9 +180,9 @@ std::string describe(const DeviceInfo& info);  // "cuda (NVIDIA H200, sm_90)"
 
 // Opens a device. If there is none, or the build lacks the driver, the error says why in one sentence.
 Result<std::unique_ptr<Device>> open_cuda(int index);
+Result<int> count_cuda();  // how many the driver shows
 Result<std::unique_ptr<Device>> open_metal(int index);
 Result<std::unique_ptr<Device>> open_emulator();
-Result<int> count_cuda();  // CUDA's devices
 // The backend on a device: "cuda" (of which `index` is one), "metal" or "emulator"; "auto" takes the first of cuda and
 // metal that is present.
 Result<std::unique_ptr<Backend>> make_gpu_backend(const std::string& device, int index = 0);

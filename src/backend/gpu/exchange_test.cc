@@ -54,7 +54,7 @@ TEST(GpuExchange, PutsColumnsSideBySide) {
                           {7, 32, 96, 8},  {9, 11, 31, 3}, {40, 16, 48, 16}};
   for (const bool copied : {false, true}) {
     on_ranks(3, copied, [&](TestDevice& device, Exchange& exchange, int rank) {
-      for (const DType type : kTypes) {
+      for (const DType type : {DType::kF32, DType::kBF16}) {
         for (const Shape& s : shapes) {
           for (const int root : {distributed::Group::kEvery, 1}) {
             const Tensor mine = device.put(columns_of(s.rows, rank * s.cols, s.cols, type, s.gap));

@@ -18,15 +18,15 @@ Result<std::unique_ptr<Device>> open_cuda(int /*index*/) {
   return absent();
 }
 
-Result<int> count_cuda() {
-  return absent();
-}
-
 Result<std::unique_ptr<Device>> open_metal(int /*index*/) {
   return absent();
 }
 
 Result<std::unique_ptr<Device>> open_emulator() {
+  return absent();
+}
+
+Result<int> count_cuda() {
   return absent();
 }
 

@@ -32,35 +32,34 @@
   "%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57," \
   "%58,%59,%60,%61,%62,%63}"
 // B as rows [n][k] (hopper_wg_scores; `add` 0 starts from zero) or as rows [k][n] (hopper_wg_values).
-#define HOPPER_WG_ATTENTION(type, name)                                                                    \
-  HOPPER_FN void hopper_wg_scores(float(&d)[32], const uint(&a)[4], unsigned long long b, int add, type) { \
-    asm volatile(                                                                                          \
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"                                                       \
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32." name "." name " " HOPPER_L32                         \
-        ", {%32,%33,%34,%35}, %36, p, 1, 1, 0;\n}"                                                         \
-        : HOPPER_R8(0), HOPPER_R8(8), HOPPER_R8(16), HOPPER_R8(24)                                         \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                                   \
-  }                                                                                                        \
-  HOPPER_FN void hopper_wg_scores(float(&d)[32], unsigned long long a, unsigned long long b, int add, type) { \
-    asm volatile(                                                                                          \
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                                       \
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32." name "." name " " HOPPER_L32                         \
-        ", %32, %33, p, 1, 1, 0, 0;\n}"                                                                    \
-        : HOPPER_R8(0), HOPPER_R8(8), HOPPER_R8(16), HOPPER_R8(24)                                         \
-        : "l"(a), "l"(b), "r"(add));                                                                       \
-  }                                                                                                        \
-  HOPPER_FN void hopper_wg_values(float(&d)[32], const uint(&a)[4], unsigned long long b, type) {          \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." name "." name " " HOPPER_L32                \
-                 ", {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"                                                   \
-                 : HOPPER_R8(0), HOPPER_R8(8), HOPPER_R8(16), HOPPER_R8(24)                                \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                    \
-  }                                                                                                        \
-  HOPPER_FN void hopper_wg_values(float(&d)[64], const uint(&a)[4], unsigned long long b, type) {          \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." name "." name " " HOPPER_L64               \
-                 ", {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"                                                   \
-                 : HOPPER_R8(0), HOPPER_R8(8), HOPPER_R8(16), HOPPER_R8(24), HOPPER_R8(32), HOPPER_R8(40), \
-                   HOPPER_R8(48), HOPPER_R8(56)                                                            \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                    \
+#define HOPPER_WG_ATTENTION(type, name)                                                                            \
+  HOPPER_FN void hopper_wg_scores(float(&d)[32], const uint(&a)[4], unsigned long long b, int add, type) {         \
+    asm volatile(                                                                                                  \
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"                                                               \
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32." name "." name " " HOPPER_L32                                 \
+        ", {%32,%33,%34,%35}, %36, p, 1, 1, 0;\n}"                                                                 \
+        : HOPPER_R8(0), HOPPER_R8(8), HOPPER_R8(16), HOPPER_R8(24)                                                 \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                                           \
+  }                                                                                                                \
+  HOPPER_FN void hopper_wg_scores(float(&d)[32], unsigned long long a, unsigned long long b, int add, type) {      \
+    asm volatile(                                                                                                  \
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                                               \
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32." name "." name " " HOPPER_L32 ", %32, %33, p, 1, 1, 0, 0;\n}" \
+        : HOPPER_R8(0), HOPPER_R8(8), HOPPER_R8(16), HOPPER_R8(24)                                                 \
+        : "l"(a), "l"(b), "r"(add));                                                                               \
+  }                                                                                                                \
+  HOPPER_FN void hopper_wg_values(float(&d)[32], const uint(&a)[4], unsigned long long b, type) {                  \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." name "." name " " HOPPER_L32                        \
+                 ", {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"                                                           \
+                 : HOPPER_R8(0), HOPPER_R8(8), HOPPER_R8(16), HOPPER_R8(24)                                        \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                            \
+  }                                                                                                                \
+  HOPPER_FN void hopper_wg_values(float(&d)[64], const uint(&a)[4], unsigned long long b, type) {                  \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." name "." name " " HOPPER_L64                       \
+                 ", {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"                                                           \
+                 : HOPPER_R8(0), HOPPER_R8(8), HOPPER_R8(16), HOPPER_R8(24), HOPPER_R8(32), HOPPER_R8(40),         \
+                   HOPPER_R8(48), HOPPER_R8(56)                                                                    \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                            \
   }
 HOPPER_WG_ATTENTION(bfloat, "bf16")
 HOPPER_WG_ATTENTION(half, "f16")
@@ -125,7 +124,7 @@ struct HopperAttentionPrefill {
   typedef HopperQueries<D> Queries;
   enum {
     kRing = hopper_prefill_ring(D),
-    kOwn = kShared ? D / 2 : D,  // columns of o of a warpgroup
+    kOwn = kShared ? D / 2 : D,        // columns of o of a warpgroup
     kTileBytes = kHopperTile * D * 2,  // halves of 64 columns, each 64 rows of 128 bytes, swizzled
     kHalves = D / 64,
     kQueryStride = D + 8,

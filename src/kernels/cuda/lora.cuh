@@ -118,11 +118,11 @@ struct HopperLoraShrink {
   }
 };
 
-#define HOPPER_LORA_SHRINK(types, T)                                                                                  \
-  extern "C" __global__ void __launch_bounds__(kLoraThreads) __cluster_dims__(kHopperLoraCluster, 1, 1)              \
-      hopper_lora_shrink_##types(const __grid_constant__ LoraParams p, float* out, const T* x, const uchar* memory,   \
-                                 const int* rows, const LoraRunParams* runs) {                                        \
-    HopperLoraShrink<T>::run(p, out, x, memory, rows, runs);                                                          \
+#define HOPPER_LORA_SHRINK(types, T)                                                                                \
+  extern "C" __global__ void __launch_bounds__(kLoraThreads) __cluster_dims__(kHopperLoraCluster, 1, 1)             \
+      hopper_lora_shrink_##types(const __grid_constant__ LoraParams p, float* out, const T* x, const uchar* memory, \
+                                 const int* rows, const LoraRunParams* runs) {                                      \
+    HopperLoraShrink<T>::run(p, out, x, memory, rows, runs);                                                        \
   }
 HOPPER_LORA_SHRINK(bf16, bfloat)
 HOPPER_LORA_SHRINK(f16, half)

@@ -101,7 +101,9 @@ struct HopperLoraTile {
     ptx_copy_commit();
   }
   // What the thread requested is there after this; a barrier must follow.
-  __device__ __forceinline__ void await() { ptx_copy_wait<0>(); }
+  __device__ __forceinline__ void await() {
+    ptx_copy_wait<0>();
+  }
 
   // REQUIRES: all sums, and what all threads have requested, are there.
   __device__ __forceinline__ void add(T* sums, int stride) {
@@ -143,8 +145,12 @@ struct HopperLoraTile {
   }
 
  private:
-  static __device__ __forceinline__ float low_of(uint pair) { return to_f(from_bits16<T>((ushort)pair)); }
-  static __device__ __forceinline__ float high_of(uint pair) { return to_f(from_bits16<T>((ushort)(pair >> 16))); }
+  static __device__ __forceinline__ float low_of(uint pair) {
+    return to_f(from_bits16<T>((ushort)pair));
+  }
+  static __device__ __forceinline__ float high_of(uint pair) {
+    return to_f(from_bits16<T>((ushort)(pair >> 16)));
+  }
 
   // Whatever add() leaves: many runs, large ranks, ranks and columns at odd places.
   static __device__ __noinline__ void add_rest(HopperLoraTile tile, T* sums, int stride) {

@@ -53,9 +53,9 @@ enum {
 struct HopperLoraParams {
   i64 slot_bytes, t_stride;
   int site;
-  int first;  // the row of the step that is row 0
-  int runs;   // 0: no adapters
-  int room;   // 1: the kernel has kHopperLoraRoom bytes for it
+  int first;         // the row of the step that is row 0
+  int runs;          // 0: no adapters
+  int room;          // 1: the kernel has kHopperLoraRoom bytes for it
   int staged_ranks;  // behind that, this many elements for each row of the tile; 0: none
   int unused;
 };

@@ -426,8 +426,9 @@ void DecoderModel::run_layers(const KvCache& kv) {
   const Share& share = config_.share;
   target_ == nullptr ? embed() : config_.ahead.eagle ? embed_eagle() : embed_ahead();
   const int next = static_cast<int>((share.stage + 1) * share.ranks + share.rank);
+  const int64_t stream_bytes = step_hidden_.rows * row_bytes(DType::kF32, config_.hidden);
   if (!share.first()) {
-    const GatherClock clock(times(), 0);
+    const GatherClock clock(host_times(), 0);
     ranks_.all->receive(step_hidden_, next - static_cast<int>(2 * share.ranks));
   }
   for (int64_t i = 0; i < config_.layers; ++i) {
@@ -440,7 +441,7 @@ void DecoderModel::run_layers(const KvCache& kv) {
     run_layer({kv, i, config_.per_layer[at], weights_.layers[at]});
   }
   if (!share.last()) {
-    const GatherClock clock(times(), step_hidden_.rows * row_bytes(DType::kF32, config_.hidden));
+    const GatherClock clock(host_times(), stream_bytes);
     return ranks_.all->send(step_hidden_, next);
   }
   if (num_pooled_ > 0) {
@@ -503,7 +504,7 @@ bool DecoderModel::project_out(const Linear& linear, const Tensor& x, const Laye
 
 void DecoderModel::gather(const Tensor& mine, const Tensor& all, int root) {
   if (!config_.share.split()) return;
-  const GatherClock clock(times(), mine.rows * row_bytes(mine.dtype, mine.cols) * (config_.share.ranks - 1));
+  const GatherClock clock(host_times(), mine.rows * row_bytes(mine.dtype, mine.cols) * (config_.share.ranks - 1));
   ranks_.stage->gather_columns(mine, all, root);
 }
 
@@ -515,8 +516,11 @@ Tensor DecoderModel::gathered(const Tensor& mine, const Tensor& room, int64_t co
 }
 
 void DecoderModel::gather_rows(const Tensor& x, std::span<const int32_t> ids, int64_t width) {
-  const auto own = std::ranges::count_if(ids, [&](int32_t id) { return id / width == config_.share.rank; });
-  const GatherClock clock(times(), own * row_bytes(x.dtype, x.cols) * (config_.share.ranks - 1));
+  int64_t own = x.rows;  // on a GPU all rows are sent
+  if (backend_.host_memory()) {
+    own = std::ranges::count_if(ids, [&](int32_t id) { return id / width == config_.share.rank; });
+  }
+  const GatherClock clock(host_times(), own * row_bytes(x.dtype, x.cols) * (config_.share.ranks - 1));
   ranks_.stage->gather_rows(x, ids, width);
 }
 
@@ -680,6 +684,7 @@ Tensor DecoderModel::run_head(int64_t first_wanted, int64_t count) {
       head_in_step_ ? scratch_.logits.some_rows(first_wanted, count) : scratch_.logits.first_rows(count);
   const int last = static_cast<int>((config_.share.stages - 1) * config_.share.ranks);
   if (!config_.share.last()) {
+    const GatherClock clock(host_times(), 0);
     ranks_.all->receive(logits, last);
     return logits;
   }
@@ -698,7 +703,10 @@ Tensor DecoderModel::run_head(int64_t first_wanted, int64_t count) {
     weights_.head.run(backend_, rows, logits);
   }
   if (config_.logits_soft_cap > 0) backend_.soft_cap({logits, config_.logits_soft_cap, logits});
-  if (!config_.share.first()) ranks_.all->send(logits, 0);
+  if (!config_.share.first()) {
+    const GatherClock clock(host_times(), logits.rows * row_bytes(logits.dtype, logits.cols));
+    ranks_.all->send(logits, 0);
+  }
   return logits;
 }
 

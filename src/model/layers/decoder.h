@@ -162,6 +162,8 @@ class DecoderModel final : public Model {
   void lay_out_encoder_pages(const StepBatch& batch);
   void run_added(bool added, const Tensor& out, const Norm& post_norm);
   void stage(const StepBatch& batch);
+  // Where exchanges are counted. A GPU's are queued, and may be part of a recorded step.
+  GatherTimes* host_times() const { return backend_.host_memory() ? ranks_.times : nullptr; }
   bool adapted() const { return lora_ != nullptr && lora_->active(); }  // some row of the step has an adapter
   void run_layers(const KvCache& kv);
   void run_layer(const LayerContext& layer);
@@ -185,9 +187,6 @@ class DecoderModel final : public Model {
   RopeTable rope_, local_rope_;
   float attention_scale_;
   Backend& backend_;
-  // On a GPU exchanges are queued, so that nobody waits for them.
-  GatherTimes* times() const { return backend_.host_memory() ? ranks_.times : nullptr; }
-
   const Ranks ranks_;
   std::vector<int64_t> kept_layers_;
   const DecoderModel* const target_;  // of a layer ahead; else null

@@ -212,10 +212,11 @@ bool attention(GpuBackend& gpu, const AttentionArgs& args, bool by_shape) {
     p.rows_to = INT32_MAX;
     const bool general = p.window > 0 || p.cap > 0 || p.has_sinks != 0;
     const KernelId kernel =
-        general ? by_head_dim(dim, KernelId::kHopperAttentionPrefillGeneralD64,
-                              KernelId::kHopperAttentionPrefillGeneralD128, KernelId::kHopperAttentionPrefillGeneralD256)
-                : by_head_dim(dim, KernelId::kHopperAttentionPrefillD64, KernelId::kHopperAttentionPrefillD128,
-                              KernelId::kHopperAttentionPrefillD256);
+        general
+            ? by_head_dim(dim, KernelId::kHopperAttentionPrefillGeneralD64,
+                          KernelId::kHopperAttentionPrefillGeneralD128, KernelId::kHopperAttentionPrefillGeneralD256)
+            : by_head_dim(dim, KernelId::kHopperAttentionPrefillD64, KernelId::kHopperAttentionPrefillD128,
+                          KernelId::kHopperAttentionPrefillD256);
     launch(gpu, kernel, args, p, nullptr,
            {static_cast<uint32_t>(prefill_groups(cu.back(), p.seqs, p.heads, p.kv_heads, dim))}, kHopperPrefillThreads,
            hopper_prefill_memory(dim));

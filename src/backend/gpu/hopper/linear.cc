@@ -72,7 +72,7 @@ Tensor normed_rows(GpuBackend& gpu, const LinearProduct& product) {
 HopperTallPlan tall_plan(const GpuBackend& gpu, const LinearProduct& product) {
   if (!fits(gpu, product, kHopperTallRows) || product.weight.dtype() != product.type) return {};
   if (reinterpret_cast<uintptr_t>(product.args.residual.data) % 8 != 0) return {};
-  return hopper_tall_plan(params_of(product), gpu.device().info().compute_units, product.args.lora != nullptr);
+  return hopper_tall_plan(params_of(product), gpu.device().info().compute_units);
 }
 
 // Describes W and x for the copy engine. False where the driver cannot.
@@ -124,8 +124,8 @@ bool finishes_with_adapters(const LinearProduct& product) {
   const LinearArgs& args = product.args;
   const int64_t n = args.gated != nullptr ? product.weight.n() / 2 : product.weight.n();
   return args.x.rows <= kHopperTallRows && product.type != DType::kF32 && args.norm == nullptr &&
-         args.columns.empty() && linear_epilogue(args) != kLinearStoreF32 && n % 8 == 0 &&
-         args.out.stride % 2 == 0 && args.residual.stride % 2 == 0 && on_16_bytes(args.out.data) &&
+         args.columns.empty() && linear_epilogue(args) != kLinearStoreF32 && n % 8 == 0 && args.out.stride % 2 == 0 &&
+         args.residual.stride % 2 == 0 && on_16_bytes(args.out.data) &&
          reinterpret_cast<uintptr_t>(args.residual.data) % 8 == 0;
 }
 
@@ -142,8 +142,7 @@ void finish_with_adapters(GpuBackend& gpu, const LinearProduct& product, const T
   gpu.launch({KernelId::kHopperLoraFinish, product.type}, p,
              {args.out.data, sums.data, args.bias, args.residual.data, lora.memory.data, lora.rows.rows.data(),
               lora.rows.runs.data(), lora.t.data},
-             {grid_div(args.out.cols, args.gated != nullptr ? 32 : 64), grid_div(sums.rows, 64)},
-             kHopperLoraItems,
+             {grid_div(args.out.cols, args.gated != nullptr ? 32 : 64), grid_div(sums.rows, 64)}, kHopperLoraItems,
              static_cast<uint32_t>(kHopperLoraFinishMemory + (p.lora.staged_ranks > 0 ? rows_of_t : 0)));
 }
 

@@ -16,7 +16,6 @@ constexpr i64 kResidentBytes = 16 * 1024;            // x up to this size waits 
 // linear_tall in several launches: up to so many rows of x, and launches.
 constexpr int kHopperSeveralRows = 16;
 constexpr int kHopperMostLaunches = 2;  // with more, the gaps between them cost more than narrow tiles gain
-constexpr int kHopperMostAdapted = 4;   // with adapters, which after the library's product are a launch of their own
 
 int groups(int items, int each) {
   return (items + each - 1) / each;
@@ -89,7 +88,7 @@ HopperLinearPlan hopper_linear_plan(HopperLinearParams& p, int multiprocessors) 
           kHopperLinearThreads, hopper_wide_stages(rows) * (64 + rows) * 128 + 1024};
 }
 
-HopperTallPlan hopper_tall_plan(const HopperLinearParams& p, int multiprocessors, bool adapted) {
+HopperTallPlan hopper_tall_plan(const HopperLinearParams& p, int multiprocessors) {
   HopperTallPlan plan;
   const bool gated = p.epilogue == kHopperGated;
   if (p.m > kHopperTallRows || p.k % 16 != 0 || p.n % (gated ? 16 : 8) != 0 || p.normed) return plan;
@@ -99,11 +98,10 @@ HopperTallPlan hopper_tall_plan(const HopperLinearParams& p, int multiprocessors
     if (pair != (p.m > 64) || (tile.x_rows > 64 && p.m <= 128)) continue;
     const int layers = groups(p.m, tile.x_rows * tile.peers), parts = layers * tile.peers;
     const int grid = groups(p.n, tile.w_rows) * parts, launches = groups(grid, multiprocessors);
-    const int most_rows = adapted ? 64 : kHopperSeveralRows, most = adapted ? kHopperMostAdapted : kHopperMostLaunches;
-    const bool several = p.m <= most_rows && tile.w_rows == 48 && launches <= most;
+    const bool several = p.m <= kHopperSeveralRows && tile.w_rows == 48 && launches <= kHopperMostLaunches;
     if (launches > 1 && !several) continue;
     plan.kernel = tile.kernel;
-    plan.beats_library = adapted || (launches == 1 && tall_beats_library(p, tile, grid, multiprocessors));
+    plan.beats_library = launches == 1 && tall_beats_library(p, tile, grid, multiprocessors);
     plan.grid = grid;
     plan.launches = launches;
     plan.dynamic_memory = hopper_tall_stages(tile.w_rows, tile.x_rows) * hopper_tall_deep(tile.x_rows) * 128 *

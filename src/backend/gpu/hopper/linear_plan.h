@@ -34,7 +34,7 @@ struct HopperTallPlan {
   int w_box = 0, w_halves = 0;  // the box of W's tensor map, and the number of halves that W's rows are seen as
   int w_box_halves = 0;
 };
-HopperTallPlan hopper_tall_plan(const HopperLinearParams& p, int multiprocessors, bool adapted = false);
+HopperTallPlan hopper_tall_plan(const HopperLinearParams& p, int multiprocessors);
 
 // linear_quantised. Fills in what follows from `linear` and `weight`.
 HopperLinearPlan hopper_quantised_plan(HopperQuantisedParams& p, int multiprocessors);
