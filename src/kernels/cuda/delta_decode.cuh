@@ -252,7 +252,8 @@ struct HopperDeltaDecode {
       __syncthreads();
       if (tid < 32) {
         Parts::unit_lengths(sm, tid);
-        UNROLL for (int i = tid; i < kRows; i += 32) {  // the lane's own elements
+        UNROLL for (int n = 0; n < kRows / 32; n++) {  // the lane's own elements
+          const int i = tid + 32 * n;
           sm.pair[i] = sm.keys[j * kDeltaKeyLd + i] = to<T>(sm.inputs[kRows + i]);
           sm.pair[kDeltaKeyLd + i] = to<T>(sm.inputs[i]);
         }
