@@ -128,7 +128,9 @@ class Pages {
     const std::vector<float>& state = trail.states[static_cast<size_t>(tokens)];
     const std::vector<float> now = layer_.chunked() ? this->page(page) : state;
     std::copy(now.begin(), now.end(), to);
-    for (const auto& [begin, end] : layer_.defined(tokens)) std::copy(&state[0] + begin, &state[0] + end, to + begin);
+    for (const auto& [begin, end] : layer_.defined(tokens)) {
+      for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) to[i] = state[i];
+    }
   }
 
   TestDevice& device_;
