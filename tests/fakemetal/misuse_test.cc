@@ -136,15 +136,18 @@ TEST_F(FakeMetal, RefusesMoreThanAGpuHas) {
 
 // A kernel reaches a buffer that is not bound, by an address: here the row's number leads from one buffer to another.
 TEST_F(FakeMetal, RefusesBuffersThatAreNotResident) {
+  auto base = NS::TransferPtr(device_->newBuffer(4096, MTL::ResourceStorageModeShared));
   auto hidden = NS::TransferPtr(device_->newBuffer(4096, MTL::ResourceStorageModeShared));
+  if (hidden->gpuAddress() < base->gpuAddress()) std::swap(base, hidden);  // the kernel passes over negative rows
   static_cast<float*>(hidden->contents())[0] = 5;
   auto* values = static_cast<float*>(buffer_->contents());
-  const auto bytes = static_cast<int64_t>(hidden->gpuAddress() - buffer_->gpuAddress());
+  const auto bytes = static_cast<int64_t>(hidden->gpuAddress() - base->gpuAddress());
   reinterpret_cast<int*>(values)[512] = static_cast<int>(bytes / 16);  // a row is 4 floats
   const auto run = [&](bool used) {
     values[0] = 0;
     auto* command = queue_->commandBuffer();
     auto* encoder = ready(command);
+    encoder->setBuffer(base.get(), 0, 2);
     encoder->setBufferOffset(2048, 3);
     if (used) encoder->useResource(hidden.get(), MTL::ResourceUsageRead);
     encoder->dispatchThreadgroups(MTL::Size(1, 1, 1), MTL::Size(32, 1, 1));
