@@ -40,6 +40,7 @@ class Layer {
     p.page = kLayout.bytes / 4;
     p.type = kStateBF16;
     p.rows = rows;
+    p.row_block = 1;
     p.seqs = 1;
     p.channels = kChannels;
     p.taps = 4;
