@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/cuda/delta_decode.cuh through CUDA's branch of the dialect, on the emulator.
+// kernels/cuda/delta_decode_body.cuh through CUDA's branch of the dialect, on the emulator.
 #include "tests/kernels/cuda_shim/cuda_shim.h"
 
 namespace cuda_branch {
 #include "tests/kernels/cuda_shim/entry.h"
 //
-#include "kernels/cuda/delta_decode.cuh"
+#include "kernels/cuda/delta_decode_body.cuh"
 
 typedef HopperDeltaDecode<bfloat> DeltaDecode;
 

@@ -136,7 +136,8 @@ TEST(GpuLora, HasTheSameBitsInsideOfALinear) {
   if (!test_device().ops().hopper()) GTEST_SKIP() << "no product of this device has adapters in its epilogue";
   int joined = 0;
   for (const DType type : {DType::kBF16, DType::kF16}) {
-    for (const auto& [k, n] : {std::pair<int64_t, int64_t>{512, 1536}, {1152, 3072}, {208, 13824}, {2048, 24576}}) {
+    for (const auto& [k, n] :
+         {std::pair<int64_t, int64_t>{512, 1536}, {1152, 3072}, {208, 13824}, {200, 3072}, {2048, 24576}}) {
       const LoraCase adapters(k, n, type);
       const cases::Weight values = cases::random_weight_of(type, n, k, 7);
       const RawMatrix raw = values.raw();

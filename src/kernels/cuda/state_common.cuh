@@ -29,6 +29,15 @@ struct HopperStateParts {
     at.destination = destination[at.sequence];
     return at;
   }
+  // Called by one thread of each head of a key, after its last read of what they share: true for the last of them.
+  // `arrivals` has a counter for each sequence and key, zero before and after.
+  HOPPER_FN bool is_last(const StateParams& p, const Place& at, int* arrivals) {
+    int* const counter = arrivals + at.sequence * p.shared + at.key;
+    __threadfence();
+    const bool last = atomicAdd(counter, 1) == p.heads / p.shared - 1;
+    if (last) *counter = 0;
+    return last;
+  }
   // The channel of input i.
   HOPPER_FN int channel(const StateParams& p, const Place& at, int i) {
     if (i < kRows) return p.right + at.key * kRows + i;

@@ -212,11 +212,7 @@ struct HopperStateDecode {
     if (tid == 0) {
       hopper_store_bulk(into + matrix, ptx_shared_address(sm.state), kBytes);
       // All threads have read the tail.
-      const int readers = p.heads / p.shared;
-      int* const counter = arrivals + at.sequence * p.shared + at.key;
-      __threadfence();
-      sm.last = atomicAdd(counter, 1) == readers - 1;
-      if (sm.last) *counter = 0;
+      sm.last = Parts::is_last(p, at, arrivals);
     }
     __syncthreads();
     UNROLL for (int n = 0; n < kMine; n++) {

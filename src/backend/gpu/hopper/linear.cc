@@ -123,7 +123,9 @@ void run_tall(GpuBackend& gpu, const LinearProduct& product) {
 bool finishes_with_adapters(const LinearProduct& product) {
   const LinearArgs& args = product.args;
   const int64_t n = args.gated != nullptr ? product.weight.n() / 2 : product.weight.n();
-  return args.x.rows <= kHopperTallRows && product.type != DType::kF32 && args.norm == nullptr &&
+  // The first product must be the one that is complete and scaled (GpuBackend::lora()).
+  const bool whole = product.weight.k() % 16 == 0 && on_16_bytes(args.x) && on_16_bytes(args.lora->t);
+  return whole && args.x.rows <= kHopperTallRows && product.type != DType::kF32 && args.norm == nullptr &&
          args.columns.empty() && linear_epilogue(args) != kLinearStoreF32 && n % 8 == 0 && args.out.stride % 2 == 0 &&
          args.residual.stride % 2 == 0 && on_16_bytes(args.out.data) &&
          reinterpret_cast<uintptr_t>(args.residual.data) % 8 == 0;
