@@ -172,6 +172,9 @@ class Backend {
   virtual bool joins_head(int64_t /*rows*/) const {
     return false;
   }  // the LM head in the step of the layers
+  virtual bool joins_add_norm(const AddNormArgs&) const {
+    return false;
+  }  // add_norm()
   virtual bool joins_qkv(const QkvToCacheArgs&) const {
     return false;
   }  // qkv_to_cache()

@@ -159,6 +159,9 @@ class TracingBackend final : public Backend {
   bool joins_head(int64_t rows) const override {
     return inner_->joins_head(rows);
   }
+  bool joins_add_norm(const AddNormArgs& args) const override {
+    return inner_->joins_add_norm(args);
+  }
   bool joins_qkv(const QkvToCacheArgs& args) const override {
     return inner_->joins_qkv(args);
   }

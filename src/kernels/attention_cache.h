@@ -112,6 +112,38 @@ struct QkvHeadToCache {
     cache_store<kHeld>(to_row, p.kv.type, padded, x, scale, lane);
   }
 
+  // Heads [first, last) of one token, all of 32 * kHeld elements, some at a time: their loads are in flight together,
+  // and a lane holds both elements of a pair, so that nothing goes through threadgroup memory.
+  static FN void whole_heads(CONSTANT const QkvToCacheParams& p, DEVICE T* q_row, DEVICE const T* from,
+                             DEVICE uchar* pages, i64 slot, int first, int last, bool query, bool values, bool normed,
+                             THREAD const float* weight, THREAD const float* cosine, THREAD const float* sine,
+                             uint lane) {
+    enum { kAtOnce = 16 / kHeld, kDim = 32 * kHeld };
+    for (int head = first; head < last; head += kAtOnce) {
+      T loaded[kAtOnce][kHeld];
+      UNROLL for (int h = 0; h < kAtOnce; h++) {
+        UNROLL for (int i = 0; i < kHeld; i++) {
+          if (head + h < last) loaded[h][i] = from[h * kDim + (int)lane + 32 * i];
+        }
+      }
+      UNROLL for (int h = 0; h < kAtOnce; h++) {
+        if (head + h < last) {
+          float x[kHeld];
+          UNROLL for (int i = 0; i < kHeld; i++) x[i] = to_f(loaded[h][i]);
+          if (normed) Head::norm(x, kDim, p.eps, weight, lane);
+          if (!values) Head::rotate_halves(x, cosine, sine);
+          if (query) {
+            UNROLL for (int i = 0; i < kHeld; i++) q_row[h * kDim + (int)lane + 32 * i] = to<T>(x[i]);
+          } else if (slot >= 0) {
+            write(x, p, pages, slot, head + h, values, lane);
+          }
+        }
+      }
+      from += kAtOnce * kDim;
+      q_row += kAtOnce * kDim;
+    }
+  }
+
   static FN void run(Ctx c, CONSTANT const QkvToCacheParams& p, TGROUP QkvSmem& sm, DEVICE T* q, DEVICE const T* k,
                      DEVICE const T* v, DEVICE uchar* pages, DEVICE const i64* slots, DEVICE const int* positions,
                      DEVICE const float* q_norm, DEVICE const float* k_norm, DEVICE const float* cosines,
@@ -143,6 +175,10 @@ struct QkvHeadToCache {
     Head::load_pairs(cosine, cosines + at, rot_dim, p.interleaved, c.lane);
     Head::load_pairs(sine, sines + at, rot_dim, p.interleaved, c.lane);
     GRID_WAIT();
+    if (p.whole_heads != 0 && dim == 32 * kHeld) {
+      whole_heads(p, q_row, from, pages, slot, first, last, query, values, normed, weight, cosine, sine, c.lane);
+      return;
+    }
     for (int head = first; head < last; head++) {
       float x[kHeld];
       UNROLL for (int i = 0; i < kHeld; i++) {

@@ -38,6 +38,16 @@ struct QkvHead {
     }
   }
 
+  // Rope of a whole head of 32 * Held elements in pairs half of it apart, which one lane holds both. cosine[i] and
+  // sine[i] are those of pair lane + 32 * i.
+  static FN void rotate_halves(THREAD float* x, THREAD const float* cosine, THREAD const float* sine) {
+    UNROLL for (int i = 0; i < Held / 2; i++) {
+      const float2 turned = rotate_pair(x[i], x[i + Held / 2], cosine[i], sine[i]);
+      x[i] = to_f(to<T>(turned.x));
+      x[i + Held / 2] = to_f(to<T>(turned.y));
+    }
+  }
+
   // The other element of a pair belongs to another lane, so the head goes through threadgroup memory.
   static FN void rotate(THREAD float* x, TGROUP float* shared, int rot_dim, int interleaved, THREAD const float* cosine,
                         THREAD const float* sine, uint lane) {

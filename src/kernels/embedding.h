@@ -5,6 +5,7 @@
 
 #include "kernels/compat/dialect.h"
 #include "kernels/linear_weight.h"
+#include "kernels/load4.h"
 #include "kernels/params/embedding.h"
 
 // A thread computes 16 columns. Grid: (rows, columns / (16 * threads)).
@@ -19,6 +20,12 @@ struct Embedding {
     float v[16];
     weight_load16(p.weight, w, p.from_tokens != 0 ? tokens[c.tgx] : p.first_row + (int)c.tgx, step, v);
     DEVICE T* to_row = out + (i64)c.tgx * p.out_stride + step * 16;
+    if (p.fours != 0) {
+      UNROLL for (int i = 0; i < 16; i += 4) {
+        store4(to_row + i, make_float4(v[i] * p.scale, v[i + 1] * p.scale, v[i + 2] * p.scale, v[i + 3] * p.scale));
+      }
+      return;
+    }
     const int count = min(16, p.weight.k - step * 16);
     for (int i = 0; i < count; i++) to_row[i] = to<T>(v[i] * p.scale);
   }

@@ -53,24 +53,32 @@ struct LinearFloat {
 };
 
 // Applies the epilogue (bias, gate or residual) to sums that another kernel computed, four neighbouring columns per
-// thread. Grid: (rows, columns / 512).
+// thread, or eight with plain_silu. Grid: (rows, columns / 512), or (rows, columns / 1024).
 template <typename T>
 struct LinearFinish {
   enum { kThreads = kLinearThreads };
   typedef NoSmem Smem;
+  static FN uint2 gated(uint2 gates, uint2 others) {
+    const float4 gate = floats_of<T>(gates), with = floats_of<T>(others);
+    return bits_of<T>(make_float4(q_silu(gate.x) * with.x, q_silu(gate.y) * with.y, q_silu(gate.z) * with.z,
+                                  q_silu(gate.w) * with.w));
+  }
   static FN void run(Ctx c, CONSTANT const LinearFinishParams& p, TGROUP Smem& sm, DEVICE uchar* out,
                      DEVICE const uchar* y, DEVICE const float* bias, DEVICE const float* residual) {
-    const int first = (int)(c.tgy * kThreads + c.tid) * 4, columns = p.last.columns;
-    if (first >= columns) return;
+    const int columns = p.last.columns;
     const i64 row = c.tgx;
     DEVICE const T* sums = (DEVICE const T*)y + row * p.y_stride;
     if (p.plain_silu != 0) {  // the most usual case, in short code
-      const float4 gate = load4(sums + first), with = load4(sums + columns + first);
-      store4((DEVICE T*)out + row * p.last.out_stride + first,
-             make_float4(q_silu(gate.x) * with.x, q_silu(gate.y) * with.y, q_silu(gate.z) * with.z,
-                         q_silu(gate.w) * with.w));
+      const int at = (int)(c.tgy * kThreads + c.tid) * 8;
+      if (at >= columns) return;
+      const uint4 gate = *(DEVICE const uint4*)(sums + at), with = *(DEVICE const uint4*)(sums + columns + at);
+      const uint2 low = gated(make_uint2(gate.x, gate.y), make_uint2(with.x, with.y));
+      const uint2 high = gated(make_uint2(gate.z, gate.w), make_uint2(with.z, with.w));
+      *(DEVICE uint4*)((DEVICE T*)out + row * p.last.out_stride + at) = make_uint4(low.x, low.y, high.x, high.y);
       return;
     }
+    const int first = (int)(c.tgy * kThreads + c.tid) * 4;
+    if (first >= columns) return;
     float4 v, up = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     if (p.last.epilogue == kLinearStoreF32) {
       v = row_load4((DEVICE const float*)y + row * p.y_stride, first, columns, p.aligned);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// rms_norm, layer_norm and gated_rms_norm; the contract is in ops/norm.h, but the order of sums is that of norm_sum.h.
+// rms_norm, layer_norm, gated_rms_norm and add_norm; the contract is in ops/norm.h, but the order of sums is that of
+// norm_sum.h.
 //
 // A group of at most kNormNarrow columns is computed by one simdgroup, a larger one by a threadgroup, with the same
 // bits. x and out may be the same: after the sums, a thread writes only elements that it has read itself.
@@ -300,6 +301,79 @@ struct GatedRmsNorm {
     }
   }
 };
+
+// The residual stream between two parts of a layer: an optional norm of x, the addition, and an optional norm of the
+// sum, each with the bits of its own kernel. A row is a threadgroup's; out may be x.
+struct AddNormSmem {
+  NormSmem sums;
+  float4 row[kAddNormRow / 4];
+};
+
+template <typename T>
+struct AddNorm {
+  enum { kThreads = kNormThreads, kHeld = kAddNormRow / 4 / kNormThreads };
+  typedef AddNormSmem Smem;
+
+  // 1 / rms of the row in sm.row, which every thread has written its part of.
+  static FN float inverse(Ctx c, CONSTANT const AddNormParams& p, TGROUP Smem& sm) {
+    TG_BARRIER();
+    TGROUP const float* row = (TGROUP const float*)sm.row;
+    float chain = 0.0f;
+    for (int j = (int)c.tid; j < p.columns; j += kThreads) chain = fma(row[j], row[j], chain);
+    return norm_inverse(norm_sum_of_chains(sm.sums.chains, chain, c), p.columns, p.eps);
+  }
+  static FN float4 normed(float4 v, float inverse, float4 w) {
+    return make_float4((v.x * inverse) * w.x, (v.y * inverse) * w.y, (v.z * inverse) * w.z, (v.w * inverse) * w.w);
+  }
+  static FN float4 rounded(float4 v) {
+    return make_float4(to_f(to<T>(v.x)), to_f(to<T>(v.y)), to_f(to<T>(v.z)), to_f(to<T>(v.w)));
+  }
+
+  static FN void run(Ctx c, CONSTANT const AddNormParams& p, TGROUP Smem& sm, DEVICE float* residual, DEVICE T* out,
+                     DEVICE const T* x, DEVICE const float* post_weight, DEVICE const float* weight) {
+    x += c.tgx * p.x_stride;
+    residual += c.tgx * p.residual_stride;
+    const int fours = p.columns / 4;
+    float4 held[kHeld], sum[kHeld];
+    UNROLL for (int i = 0; i < kHeld; i++) {
+      const int at = (int)c.tid + i * kThreads;
+      if (at < fours) {
+        held[i] = load4(x + 4 * at);
+        sum[i] = load4(residual + 4 * at);
+      }
+    }
+    if (p.normed_x != 0) {
+      UNROLL for (int i = 0; i < kHeld; i++) {
+        const int at = (int)c.tid + i * kThreads;
+        if (at < fours) sm.row[at] = held[i];
+      }
+      const float scale = inverse(c, p, sm);
+      UNROLL for (int i = 0; i < kHeld; i++) {
+        const int at = (int)c.tid + i * kThreads;
+        if (at < fours) held[i] = rounded(normed(held[i], scale, load4(post_weight + 4 * at)));
+      }
+    }
+    UNROLL for (int i = 0; i < kHeld; i++) {
+      const int at = (int)c.tid + i * kThreads;
+      if (at < fours) {
+        const float4 v = held[i], r = sum[i];
+        sum[i] =
+            make_float4(fma(v.x, p.scale, r.x), fma(v.y, p.scale, r.y), fma(v.z, p.scale, r.z), fma(v.w, p.scale, r.w));
+        store4(residual + 4 * at, sum[i]);
+        sm.row[at] = sum[i];
+      }
+    }
+    if (p.normed_sum == 0) return;
+    out += c.tgx * p.out_stride;
+    const float scale = inverse(c, p, sm);
+    UNROLL for (int i = 0; i < kHeld; i++) {
+      const int at = (int)c.tid + i * kThreads;
+      if (at < fours) store4(out + 4 * at, normed(sum[i], scale, load4(weight + 4 * at)));
+    }
+  }
+};
+KERNEL(add_norm_f16, AddNorm<half>, AddNormParams, float, half, const half, const float, const float)
+KERNEL(add_norm_bf16, AddNorm<bfloat>, AddNormParams, float, bfloat, const bfloat, const float, const float)
 
 typedef RmsNorm<float, float> RmsNorm_f32_f32;
 typedef RmsNorm<float, half> RmsNorm_f32_f16;

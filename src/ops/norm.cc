@@ -29,4 +29,11 @@ void check(const GatedRmsNormArgs& args) {
   QUIRE_CHECK(args.weight_size == args.group || args.weight_size == args.x.cols);
 }
 
+void check(const AddNormArgs& args) {
+  check_shape(args.residual, args.x.rows, args.x.cols);
+  QUIRE_CHECK(args.residual.dtype == DType::kF32);
+  QUIRE_CHECK(args.post_weight != nullptr || args.weight != nullptr);
+  if (args.weight != nullptr) check_like(args.out, args.x);
+}
+
 }  // namespace quire

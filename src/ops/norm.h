@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// rms_norm, layer_norm and gated_rms_norm over groups of columns of each row.
+// rms_norm, layer_norm and gated_rms_norm over groups of columns of each row, and add_norm.
 //
 // Contract. Sums run in 16 lanes (lane i takes elements i, i+16, ...; a last partial group adds nothing to the lanes
 // past it) with fma for squares, then the lanes fold 8, 4, 2, 1. So the order of a sum depends on `group` alone.
@@ -45,5 +45,22 @@ struct GatedRmsNormArgs {
   Tensor out;  // may be x
 };
 void check(const GatedRmsNormArgs& args);
+
+// What stands between two products of a layer as one op, where Backend::joins_add_norm(): the addition to the residual
+// stream, with the norm before it where a model has one, and the norm of the next part. The bits are those of the
+// separate ops:
+//   with post_weight: x = rms_norm(x) with these weights, rounded to x's type
+//   residual = fma(x, scale, residual)
+//   with weight: out = rms_norm(residual)
+struct AddNormArgs {
+  Tensor x;                            // [rows, cols]
+  const float* post_weight = nullptr;  // [cols]
+  float scale = 1;
+  Tensor residual;                // F32
+  const float* weight = nullptr;  // [cols]
+  float eps = 0;
+  Tensor out;  // with weight; of x's type, may be x
+};
+void check(const AddNormArgs& args);
 
 }  // namespace quire

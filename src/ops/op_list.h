@@ -47,6 +47,7 @@
 
 // Ops that a backend may leave out; backend.h says how a model asks for them.
 #define QUIRE_OPTIONAL_OPS(X)     \
+  X(add_norm, AddNormArgs)        \
   X(qkv_to_cache, QkvToCacheArgs) \
   X(mla_to_cache, MlaToCacheArgs) \
   X(sample, SampleArgs)           \

@@ -329,6 +329,8 @@ void GpuBackend::qkv_to_cache(const QkvToCacheArgs& args) {
   p.normed_q = args.q_norm != nullptr;
   p.normed_k = args.k_norm != nullptr;
   p.eps = args.eps;
+  p.whole_heads = p.each > 1 && (p.kv.head_dim == 128 || p.kv.head_dim == 256) && p.kv.v_dim == p.kv.head_dim &&
+                  p.rot_dim == p.kv.head_dim && p.interleaved == 0;
   launch({KernelId::kQkvToCache, args.q.dtype}, p,
          {args.q.data, args.k.data, args.v.data, kv.pages, args.slot_mapping.data(), args.positions.data(), args.q_norm,
           args.k_norm, args.cos_table, args.sin_table},

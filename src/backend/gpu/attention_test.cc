@@ -484,6 +484,9 @@ TEST(GpuQkvToCache, HasTheBitsOfTheSingleOps) {
       // Many tokens: a simdgroup takes several heads.
       {DType::kBF16, DType::kBF16, 64, 64, false, true, 260},
       {DType::kF16, DType::kI8, 32, 16, true, false, 257},
+      {DType::kBF16, DType::kBF16, 128, 128, false, true, 259},
+      {DType::kF16, DType::kI8, 128, 128, false, false, 256},
+      {DType::kBF16, DType::kF8E4M3, 256, 256, false, true, 258},
   };
   constexpr int64_t kHeads = 12, kKvHeads = 2;
   for (const QkvCase& c : qkv_cases) {

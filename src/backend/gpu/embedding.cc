@@ -13,6 +13,7 @@ EmbeddingParams params_of(const GpuMatrix& table, const Tensor& out, float scale
   p.weight = weight_params(table);
   p.out_stride = out.stride;
   p.scale = scale;
+  p.fours = table.k() % 16 == 0 && on_16_bytes(out);
   return p;
 }
 

@@ -87,6 +87,9 @@ class GpuBackend final : public Backend {
   // pack.cc
   Result<std::unique_ptr<PackedMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options) override;
 
+  // norm.cc
+  bool joins_add_norm(const AddNormArgs& args) const override;
+
   // attention.cc
   int64_t max_head_dim() const override;
   size_t kv_page_bytes(const KvPageShape& shape) const override;

@@ -127,9 +127,10 @@ void run_library(GpuBackend& gpu, const LinearProduct& product) {
   p.m = static_cast<int>(rows);
   p.aligned = on_16_bytes(sums) && last.columns % 4 == 0;
   p.plain_silu = p.aligned != 0 && on_16_bytes(args.out) && args.gated != nullptr && args.bias == nullptr &&
-                 args.gated->activation == Activation::kSilu && !(args.gated->limit > 0);
+                 args.gated->activation == Activation::kSilu && !(args.gated->limit > 0) && last.columns % 8 == 0;
+  const int each = p.plain_silu != 0 ? 8 : 4;  // columns per thread
   gpu.launch({KernelId::kLinearFinish, type}, p, {args.out.data, sums.data, args.bias, args.residual.data},
-             {static_cast<uint32_t>(rows), grid_div(last.columns, 4 * kLinearThreads)}, kLinearThreads);
+             {static_cast<uint32_t>(rows), grid_div(last.columns, each * kLinearThreads)}, kLinearThreads);
 }
 
 // ---- the portable kernels: few rows (16) or many (64) in a tile, every type of weight ----

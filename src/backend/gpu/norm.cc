@@ -63,4 +63,28 @@ void GpuBackend::gated_rms_norm(const GatedRmsNormArgs& args) {
          grid_of(p), kNormThreads);
 }
 
+bool GpuBackend::joins_add_norm(const AddNormArgs& args) const {
+  return args.x.dtype != DType::kF32 && args.x.cols % 4 == 0 && args.x.cols <= kAddNormRow && on_16_bytes(args.x) &&
+         on_16_bytes(args.residual) && on_16_bytes(args.post_weight) && on_16_bytes(args.weight) &&
+         on_16_bytes(args.out);
+}
+
+void GpuBackend::add_norm(const AddNormArgs& args) {
+  check(args);
+  QUIRE_CHECK(joins_add_norm(args));
+  if (args.x.rows == 0) return;
+  AddNormParams p = {};
+  p.x_stride = args.x.stride;
+  p.residual_stride = args.residual.stride;
+  p.out_stride = args.out.stride;
+  p.columns = static_cast<int>(args.x.cols);
+  p.normed_x = args.post_weight != nullptr;
+  p.normed_sum = args.weight != nullptr;
+  p.scale = args.scale;
+  p.eps = args.eps;
+  launch({KernelId::kAddNorm, args.x.dtype}, p,
+         {args.residual.data, args.out.data, args.x.data, args.post_weight, args.weight},
+         {static_cast<uint32_t>(args.x.rows)}, kNormThreads);
+}
+
 }  // namespace quire::gpu

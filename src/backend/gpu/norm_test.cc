@@ -82,6 +82,46 @@ TEST(GpuNorms, RmsNormFoldsChainsAsItsRuleSays) {
   }
 }
 
+// The norm before the addition, the addition and the norm after it, one by one and joined, in place.
+TEST(GpuNorms, AddNormHasTheBitsOfTheSingleOps) {
+  for (const int64_t columns : {64, 264, 576, 2560, 6144}) {
+    for (const DType type : {DType::kF16, DType::kBF16}) {
+      for (const bool normed_x : {false, true}) {
+        for (const bool normed_sum : {false, true}) {
+          if (!normed_x && !normed_sum) continue;
+          std::vector<uint8_t> got[2];
+          for (const bool joined : {false, true}) {
+            TestDevice& device = test_device();
+            GpuBackend& ops = device.ops();
+            const Tensor x = device.put(HostMatrix(3, columns, type, 1, 2.0f, 8));
+            const Tensor residual = device.put(HostMatrix(3, columns, DType::kF32, 2, 2.0f, 8));
+            AddNormArgs args{x, nullptr, 0.75f, residual, nullptr, 1e-6f, {}};
+            if (normed_x) args.post_weight = device.put(HostMatrix(1, columns, DType::kF32, 3)).f32();
+            if (normed_sum) {
+              args.weight = device.put(HostMatrix(1, columns, DType::kF32, 4)).f32();
+              args.out = x;
+            }
+            ASSERT_TRUE(ops.joins_add_norm(args));
+            if (joined) {
+              ops.add_norm(args);
+            } else {
+              if (normed_x) ops.rms_norm({x, args.post_weight, columns, args.eps, x});
+              ops.residual_add({x, residual, args.scale, residual});
+              if (normed_sum) ops.rms_norm({residual, args.weight, columns, args.eps, x});
+            }
+            got[joined] = device.rows_of(residual, false);
+            const std::vector<uint8_t> out = device.rows_of(x, false);
+            if (normed_sum) got[joined].insert(got[joined].end(), out.begin(), out.end());
+            device.clear();
+          }
+          ASSERT_TRUE(got[0] == got[1]) << columns << " columns of " << name(type) << (normed_x ? ", x normed" : "")
+                                        << (normed_sum ? ", the sum normed" : "");
+        }
+      }
+    }
+  }
+}
+
 TEST(GpuNorms, LayerNormHasTheValueOfDoubles) {
   const float eps = 1e-3f;
   for (const int64_t group : {5, 64, 256, 300, 2100}) {

@@ -51,6 +51,18 @@ void norms(Cases& cases, DType t) {
     s.go([&](Backend& b) { b.rms_norm({x, w, 64, 1e-5f, x}); });
     return s.read(x);
   });
+  cases.add("add_norm", t, [](SelftestSide& s) {
+    const Tensor x = s.random(3, 512, 1, 2.0f), sum = s.random(3, 512, 2, 2.0f, DType::kF32), out = s.room(3, 512);
+    const float *before = s.floats(512, 3, -1, 1), *after = s.floats(512, 4, -1, 1);
+    s.go([&](Backend& b) {
+      const AddNormArgs args{x, before, 0.5f, sum, after, 1e-5f, out};
+      if (b.joins_add_norm(args)) return b.add_norm(args);
+      b.rms_norm({x, before, 512, 1e-5f, x});
+      b.residual_add({x, sum, 0.5f, sum});
+      b.rms_norm({sum, after, 512, 1e-5f, out});
+    });
+    return s.read(out);
+  });
   cases.add("layer_norm", from_f32, t, [](SelftestSide& s) {
     const Tensor x = s.random(3, 600, 1, 2.0f, DType::kF32), out = s.room(3, 600);
     const float *w = s.floats(600, 2, -1, 1), *bias = s.floats(600, 3, -1, 1);

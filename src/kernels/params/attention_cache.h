@@ -82,5 +82,7 @@ struct QkvToCacheParams {
   int rot_dim;
   int interleaved;
   int normed_q, normed_k;
+  // Many tokens, and all heads have 32 * 4 or 32 * 8 elements, which are rotated whole in pairs half a head apart.
+  int whole_heads;
   float eps;
 };

@@ -11,6 +11,7 @@ struct EmbeddingParams {
   int first_row;
   int rows;  // of out, for expand_panels
   int from_tokens;
+  int fours;  // rows have a multiple of 16 columns, and may be stored in vectors of four
   float scale;
 };
 enum { kEmbeddingThreads = 128 };

@@ -7,7 +7,8 @@
 enum {
   kNormThreads = 256,
   kNormNarrow = 256,  // groups up to this size are computed by one simdgroup each
-  kNormRow = 4096     // rows of up to this size are read once
+  kNormRow = 4096,    // rows of up to this size are read once
+  kAddNormRow = 6144  // the largest row of add_norm, which fits into threadgroup memory
 };
 
 // Grid: (groups of all rows) if wide, otherwise (groups of all rows / 8, rounded up).
@@ -21,5 +22,15 @@ struct NormParams {
   int fours;       // each row is one group, of at most kNormRow columns, in whole vectors of four
   int biased;      // layer norm: there is a bias
   int gate_first;  // gated norm: the gate is applied before the norm
+  float eps;
+};
+
+// Grid: (rows). Rows are whole vectors of four, at most kAddNormRow columns.
+struct AddNormParams {
+  i64 x_stride, residual_stride, out_stride;  // elements from row to row
+  int columns;
+  int normed_x;    // a norm before the addition
+  int normed_sum;  // a norm after it
+  float scale;
   float eps;
 };

@@ -410,7 +410,10 @@ void DecoderModel::run_layer(const LayerContext& layer) {
     run_added(added, step_normed_, weights.post_mlp_norm);
   }
   if (config_.per_layer_input.dim > 0) add_per_layer_input(layer);
-  if (config_.layer_scalars) backend_.scale({step_hidden_, weights.scalar, {}, step_hidden_});
+  if (config_.layer_scalars) {
+    add_now();
+    backend_.scale({step_hidden_, weights.scalar, {}, step_hidden_});
+  }
 }
 
 // Adds the output of a mixer or feed-forward part to the residual stream, unless that was done, with its norm before or
@@ -419,7 +422,10 @@ void DecoderModel::run_added(bool added, const Tensor& out, const Norm& post_nor
   const bool after_add = config_.norms == NormPlacement::kAfterAdd;
   static const Norm kNone;
   if (!added) add_to_residual(out, after_add ? kNone : post_norm);
-  if (after_add) norm(step_hidden_, post_norm, config_.hidden, step_hidden_);
+  if (after_add) {
+    add_now();
+    norm(step_hidden_, post_norm, config_.hidden, step_hidden_);
+  }
 }
 
 void DecoderModel::run_layers(const KvCache& kv) {
@@ -435,11 +441,13 @@ void DecoderModel::run_layers(const KvCache& kv) {
     const auto at = static_cast<size_t>(i);
     for (size_t k = 0; k < kept_layers_.size(); ++k) {
       if (kept_layers_[k] != i) continue;
+      add_now();
       const Tensor kept = scratch_.kept.first_rows(step_hidden_.rows);
       backend_.scale({step_hidden_, 1.0f, {}, kept.columns(static_cast<int64_t>(k) * config_.hidden, config_.hidden)});
     }
     run_layer({kv, i, config_.per_layer[at], weights_.layers[at]});
   }
+  add_now();
   if (!share.last()) {
     const GatherClock clock(host_times(), stream_bytes);
     return ranks_.all->send(step_hidden_, next);
@@ -465,7 +473,19 @@ void DecoderModel::run_layers(const KvCache& kv) {
 }
 
 Tensor DecoderModel::normed(const LayerInput& input) {
-  if (input.norm == nullptr || input.norm->empty()) return activations(input.x);
+  const bool plain = input.norm == nullptr || input.norm->empty();
+  if (put_off_.x.rows > 0 && !plain && input.x.data == step_hidden_.data) {
+    AddNormArgs both = put_off_;
+    both.weight = input.norm->weight.data();
+    both.out = step_normed_;
+    if (backend_.joins_add_norm(both)) {
+      put_off_ = {};
+      backend_.add_norm(both);
+      return step_normed_;
+    }
+  }
+  add_now();
+  if (plain) return activations(input.x);
   norm(input.x, *input.norm, config_.hidden, step_normed_);
   return step_normed_;
 }
@@ -496,6 +516,7 @@ bool DecoderModel::project_out(const Linear& linear, const Tensor& x, const Laye
   const bool joined = output.may_add && linear.single() && backend_.joins_residual(x.rows) &&
                       (!linear.adapted() || linear.joins_adapters(backend_, x, added, with_residual));
   const Tensor& to = joined ? step_hidden_ : output.out;
+  QUIRE_CHECK(put_off_.x.rows == 0, "the part's input was normed");
   const Tensor mine = joined ? added : to.columns(first, linear.out_dim());
   linear.run(backend_, x, mine, joined ? with_residual : Linear::Joined{});
   gather(mine, to);
@@ -566,10 +587,26 @@ AttentionArgs DecoderModel::attention_args(const LayerContext& layer, const Tens
   return args;
 }
 
-// hidden += residual_scale * norm(x). Overwrites x if there is a norm.
+// hidden += residual_scale * norm(x), now or together with the norm that follows; x is overwritten then.
 void DecoderModel::add_to_residual(const Tensor& x, const Norm& post_norm) {
+  add_now();
+  const float* weight = post_norm.empty() ? nullptr : post_norm.weight.data();
+  const AddNormArgs args{x, weight, config_.residual_scale, step_hidden_, nullptr, config_.norm_eps, {}};
+  if (config_.norm_kind == NormKind::kRms && backend_.joins_add_norm(args)) {
+    put_off_ = args;
+    // Products with a norm of their own read the stream as it is, and so do parts without a norm.
+    if (backend_.joins_linear(x.rows) || config_.ahead.eagle || config_.norms == NormPlacement::kParallel) add_now();
+    return;
+  }
   if (!post_norm.empty()) norm(x, post_norm, config_.hidden, x);
   backend_.residual_add({x, step_hidden_, config_.residual_scale, step_hidden_});
+}
+
+void DecoderModel::add_now() {
+  if (put_off_.x.rows == 0) return;
+  const AddNormArgs args = std::exchange(put_off_, {});
+  if (args.post_weight != nullptr) return backend_.add_norm(args);
+  backend_.residual_add({args.x, args.residual, args.scale, args.residual});
 }
 
 void DecoderModel::add_encoder_tables() {
@@ -667,6 +704,7 @@ void DecoderModel::embed_eagle() {
 void DecoderModel::add_per_layer_input(const LayerContext& layer) {
   const PerLayerInputWeights& weights = layer.weights.per_layer_input;
   const int64_t dim = config_.per_layer_input.dim;
+  add_now();
   ScratchAllocator allocator = scratch();
   const Tensor gate = allocator.take(step_hidden_.rows, dim, activation_);
   const Tensor input =

@@ -175,6 +175,7 @@ class DecoderModel final : public Model {
   void add_per_layer_input(const LayerContext& layer);
   Tensor activations(const Tensor& x);  // x in the type of activations
   void add_to_residual(const Tensor& x, const Norm& post_norm);
+  void add_now();  // what add_to_residual() has put off
 
   DecoderConfig config_;
   DecoderWeights weights_;
@@ -194,6 +195,9 @@ class DecoderModel final : public Model {
   BatchLimits limits_;
   std::unique_ptr<Buffer> memory_;
   Scratch scratch_;
+  // The addition to the residual stream that is not done yet, so that it becomes one op with the norm that follows;
+  // without rows there is none.
+  AddNormArgs put_off_;
   Tensor step_hidden_, step_normed_;  // the first rows of scratch_.hidden and .normed: one per token of the step
   StagedBatch step_;
   std::vector<float> query_scales_;  // [tokens]
