@@ -66,28 +66,47 @@ FN void sample_draw(Ctx c, CONSTANT const SampleParams& p, TGROUP SampleBest& sm
 struct SampleChunks {
   enum { kThreads = kSampleThreads };
   typedef SampleBest Smem;
+
+  static FN int faults_of(THREAD const float* x) {
+    bool fine = true;
+    UNROLL for (int k = 0; k < 16; k++) fine = fine && x[k] < as_float(0x7f800000u);
+    int faults = 0;
+    if (!fine) {
+      UNROLL for (int k = 0; k < 16; k++) {
+        if (x[k] != x[k]) faults |= kSampleFaultNan;
+        if (x[k] == as_float(0x7f800000u)) faults |= kSampleFaultInfinite;
+      }
+    }
+    return faults;
+  }
+
   static FN void run(Ctx c, CONSTANT const SampleParams& p, TGROUP Smem& sm, DEVICE SamplePartial* partials,
                      DEVICE const float* logits, DEVICE const SampleRowData* rows, DEVICE const uint* masks) {
     DEVICE const SampleRowData* row = rows + c.tgy;
     const int begin = (int)c.tgx * kSampleChunk;
     float x[16];
     sample_load(p, logits + (i64)c.tgy * p.stride, begin, c.tid, x);
-    float best = sample_negative_infinity();
-    int token = 0x7fffffff;
-    int faults = 0;
-    UNROLL for (int k = 0; k < 16; k++) {
-      const int id = sample_token(begin, c.tid, k);
-      if (id >= p.vocab) continue;
-      if (x[k] != x[k]) faults |= kSampleFaultNan;
-      if (x[k] == as_float(0x7f800000u)) faults |= kSampleFaultInfinite;
-      x[k] = sample_value(x[k], id, p, row, masks);
-      if (x[k] > best || (x[k] == best && id < token)) {
-        best = x[k];
-        token = id;
+    const int faults_here = faults_of(x);
+    // A greedy row without a mask needs neither masks nor divisions.
+    if (row->greedy == 0 || row->mask >= 0) {
+      UNROLL for (int k = 0; k < 16; k++) {
+        const int id = sample_token(begin, c.tid, k);
+        if (id < p.vocab) x[k] = sample_value(x[k], id, p, row, masks);
       }
     }
-    faults = (simd_any((faults & kSampleFaultNan) != 0) ? kSampleFaultNan : 0) |
-             (simd_any((faults & kSampleFaultInfinite) != 0) ? kSampleFaultInfinite : 0);
+    // Tokens ascend, so the first of equal values is kept. What is past the vocabulary is -infinity.
+    const int first = sample_token(begin, c.tid, 0);
+    float best = x[0] == x[0] ? x[0] : sample_negative_infinity();
+    int token = first < p.vocab ? first : 0x7fffffff;
+    UNROLL for (int k = 1; k < 16; k++) {
+      if (x[k] > best) {
+        best = x[k];
+        token = sample_token(begin, c.tid, k);
+      }
+    }
+    best += 0.0f;  // -0 becomes 0
+    int faults = (simd_any((faults_here & kSampleFaultNan) != 0) ? kSampleFaultNan : 0) |
+                 (simd_any((faults_here & kSampleFaultInfinite) != 0) ? kSampleFaultInfinite : 0);
     DEVICE SamplePartial* out = partials + (i64)c.tgy * p.chunks + c.tgx;
     sample_best(c, sm, kSampleThreads / 32, best, token);
     if (c.lane == 0) sm.token[c.sg] = faults;
