@@ -30,6 +30,8 @@
   X(RmsNorm, "rms_norm_#_#", kPairs, NormParams)                               \
   X(LayerNorm, "layer_norm_#_#", kPairs, NormParams)                           \
   X(GatedRmsNorm, "gated_rms_norm_#", kAnyType, NormParams)                    \
+  X(FillDummy, "fill_dummy_#", kAnyType, DummyParams)                          \
+  X(FillDummyFp4, "fill_dummy_fp4", kNoType, DummyParams)                      \
   X(Embedding, "embedding_#", kAnyType, EmbeddingParams)                       \
   X(ExpandPanels, "expand_panels_#", k16Bits, EmbeddingParams)                 \
   X(LinearF32, "linear_#_any", kF32Only, LinearParams)                         \
