@@ -138,12 +138,16 @@ class Backend {
   // returns their total size. Without this call, or for a larger step, ops allocate workspaces when they first need
   // them, and the program ends if the device is full by then.
   virtual Result<size_t> reserve(const WorkspaceLimits&) { return size_t{0}; }
+  // The part of the time of pack() that went into checks of the vendor's library.
+  virtual double library_seconds() const { return 0; }
   // Whether pack() takes weights of this type. Every backend packs the types of files; GF8 only some.
   virtual bool packs(DType type) const { return type != DType::kGF8; }
+  // Whether pack() makes random elements of this type itself (RawMatrix::random).
+  virtual bool makes(DType /*type*/) const { return false; }
   // Concatenates `parts` along N into one packed weight. REQUIRES: they have the same dtype and K, and packs() it.
   virtual Result<std::unique_ptr<PackedMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options) = 0;
   // Call this with the experts of a layer, matrices of one shape and type, before moe_experts takes them: a backend may
-  // move them to consecutive addresses. Their values do not change.
+  // move them to consecutive addresses, if PackOptions::stack has not put them there. Their values do not change.
   virtual Status stack(std::span<const PackedMatrix* const> /*experts*/) { return {}; }
   // The largest head of K or V that attention takes; a model with a larger one is refused at load. 0: any.
   virtual int64_t max_head_dim() const { return 0; }

@@ -3,9 +3,12 @@
 #include "backend/raw_matrix.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <string>
+
+#include "base/parallel.h"
 
 namespace quire {
 namespace {
@@ -183,11 +186,18 @@ Status check_groups(std::span<const RawMatrix> parts) {
 Status check_exponents(std::span<const RawMatrix> parts) {
   constexpr int kMost = 128 + 40;
   for (const RawMatrix& part : parts) {
+    if (part.random) continue;
     const int64_t size = info(part.dtype).block_bytes;
     const int64_t bytes = std::max(part.n, part.file_rows) * row_bytes(part.dtype, part.k);
-    for (int64_t i = 0; i < bytes; i += size) {
-      const int e = static_cast<int>(part.data[i]);
-      if (e <= kMost) continue;
+    std::atomic<int> largest = 0;
+    parallel_blocks(bytes / size, int64_t{1} << 16, [&](int64_t begin, int64_t end) {
+      int found = 0;
+      for (int64_t i = begin; i < end; ++i) found = std::max(found, static_cast<int>(part.data[i * size]));
+      int before = largest;
+      while (before < found && !largest.compare_exchange_weak(before, found)) {
+      }
+    });
+    if (const int e = largest; e > kMost) {
       return unsupported(std::string("a weight of type ") + name(part.dtype) + " has a block whose scale is the byte " +
                          std::to_string(e) + ", where at most " + std::to_string(kMost) +
                          " (2^40) makes sense; the file is damaged");
@@ -264,7 +274,8 @@ Status check_parts(std::span<const RawMatrix> parts) {
   for (const RawMatrix& part : parts) {
     QUIRE_CHECK(part.dtype == first.dtype && part.k == first.k, "parts of a packed weight share type and K");
     QUIRE_CHECK(is_grouped(part.dtype) || part.group == 0, "only G4, G8 and GF8 have groups");
-    QUIRE_CHECK(part.n > 0 && part.data != nullptr);
+    QUIRE_CHECK(part.n > 0 && (part.data != nullptr) != part.random.has_value());
+    QUIRE_CHECK(part.random.has_value() == first.random.has_value(), "a weight is random or it is not");
     QUIRE_CHECK(part.row_map.empty() || static_cast<int64_t>(part.row_map.size()) == part.n);
     for (const int32_t row : part.row_map) QUIRE_CHECK(row >= 0 && row < std::max(part.n, part.file_rows));
   }

@@ -110,6 +110,8 @@ class TracingBackend final : public Backend {
   }
   bool host_memory() const override { return inner_->host_memory(); }
   bool packs(DType type) const override { return inner_->packs(type); }
+  double library_seconds() const override { return inner_->library_seconds(); }
+  bool makes(DType type) const override { return inner_->makes(type); }
   size_t memory_bytes() const override { return inner_->memory_bytes(); }
   Result<const void*> upload(std::span<const std::byte> values) override { return inner_->upload(values); }
   const void* stage(std::span<const std::byte> values) override { return inner_->stage(values); }

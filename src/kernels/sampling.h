@@ -49,7 +49,7 @@ FN void sample_draw(Ctx c, CONSTANT const SampleParams& p, TGROUP SampleBest& sm
     const uint4 words = sample_words(row, (uint)(sample_token(begin, c.tid, k) / 4));
     UNROLL for (int j = 0; j < 4; j++) {
       const int id = sample_token(begin, c.tid, k + j);
-      const uint word = sample_word(words, j);
+      const uint word = philox_word(words, j);
       if (id >= p.vocab || x[k + j] == sample_negative_infinity()) continue;
       if (!(x[k + j] + sample_gumbel_bound(word) >= score)) continue;
       const float mine = x[k + j] + sample_gumbel(word);
@@ -121,7 +121,7 @@ struct SampleChunks {
     if (row->greedy != 0 || sample_has_cut(row)) return;
     float score = sample_negative_infinity();
     if (best != sample_negative_infinity()) {
-      score = best + sample_gumbel(sample_word(sample_words(row, (uint)(token / 4)), token % 4));
+      score = best + sample_gumbel(philox_word(sample_words(row, (uint)(token / 4)), token % 4));
     }
     sample_draw(c, p, sm, row, begin, x, score, token);
     if (c.tid == 0) {
@@ -158,7 +158,7 @@ struct SampleDraws {
       // If the chunk has a candidate at all, its largest value is one.
       const int token = out->max_token;
       if (out->max > cut || token <= last) {
-        score = out->max + sample_gumbel(sample_word(sample_words(row, (uint)(token / 4)), token % 4));
+        score = out->max + sample_gumbel(philox_word(sample_words(row, (uint)(token / 4)), token % 4));
         drawn = token;
       }
       sample_draw(c, p, sm, row, begin, x, score, drawn);

@@ -6,6 +6,7 @@
 #include "kernels/compat/dialect.h"
 #include "kernels/compat/float_math.h"
 #include "kernels/params/sampling.h"
+#include "kernels/philox.h"
 
 FN float sample_negative_infinity() {
   return as_float(0xff800000u);
@@ -33,32 +34,9 @@ FN float sample_value(float x, int token, CONSTANT const SampleParams& p, DEVICE
   return sample_masked(x, token, p, row->mask, masks) / row->settings.temperature + 0.0f;
 }
 
-// The upper 32 bits of a product.
-FN uint sample_high(uint a, uint b) {
-  const uint a0 = a & 0xffffu, a1 = a >> 16, b0 = b & 0xffffu, b1 = b >> 16;
-  const uint low = a0 * b0, middle = a1 * b0 + (low >> 16), other = a0 * b1 + (middle & 0xffffu);
-  return a1 * b1 + (middle >> 16) + (other >> 16);
-}
-
-// Philox4x32-10 (Salmon et al. 2011) of counter (position, block), keyed by the seed: the random words of tokens 4 *
-// block to 4 * block + 3.
+// The random words of tokens 4 * block to 4 * block + 3: counter (position, block), keyed by the seed.
 FN uint4 sample_words(DEVICE const SampleRowData* row, uint block) {
-  uint x = row->position_low, y = row->position_high, z = block, w = 0u;
-  uint k0 = row->seed_low, k1 = row->seed_high;
-  for (int round = 0; round < 10; round++) {
-    const uint high0 = sample_high(0xD2511F53u, x), low0 = 0xD2511F53u * x;
-    const uint high1 = sample_high(0xCD9E8D57u, z), low1 = 0xCD9E8D57u * z;
-    x = high1 ^ y ^ k0;
-    y = low1;
-    z = high0 ^ w ^ k1;
-    w = low0;
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
-  return make_uint4(x, y, z, w);
-}
-FN uint sample_word(uint4 words, int j) {
-  return j == 0 ? words.x : j == 1 ? words.y : j == 2 ? words.z : words.w;
+  return philox_words(make_uint4(row->position_low, row->position_high, block, 0u), row->seed_low, row->seed_high);
 }
 
 // Gumbel noise -ln(-ln(1 - v)) with v = (word + 1/2) / 2^32. Near v = 1 it is computed from 1 - v, which a float holds

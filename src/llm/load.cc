@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <any>
+#include <chrono>
 
 #include "backend/cpu/topology.h"
 #include "backend/tracing_backend.h"
@@ -119,12 +120,9 @@ double weights_bytes(const Options& options, const model::ModelFiles& files) {
   if (!files.source->is_dummy()) {
     return static_cast<double>(files.source->total_bytes()) * (halved && c.dtype == DType::kF32 ? 0.5 : 1.0);
   }
-  const auto product = [](int64_t a, int64_t b) { return static_cast<double>(a) * static_cast<double>(b); };
-  const double attention = product(c.hidden, c.head_dim) * static_cast<double>(2 * c.heads + 2 * c.kv_heads);
-  const double layer = attention + 3 * product(c.hidden, c.intermediate);
-  const double table = product(c.vocab_size, c.hidden) * (c.tied_embeddings ? 1 : 2);
   const bool wide = options.dtype == "auto" ? c.dtype == DType::kF32 : !halved;
-  return (table + static_cast<double>(c.layers) * layer) * (wide ? 4 : 2);
+  const bool fp4 = files.scheme.method == weights::QuantMethod::kMxfp4 && !wide;  // of GPT-OSS's experts
+  return model::dummy_bytes(c, fp4 ? 0.5 : wide ? 4 : 2);
 }
 
 double draft_bytes(const Options& options, const ResolvedOptions& resolved) {
@@ -470,6 +468,21 @@ struct LoadedRank {
 
 namespace {
 
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// How long the weights took, apart from the checks of the vendor's library, which were `checked` seconds before.
+void log_weights(const model::ModelFiles& files, int64_t bytes, std::chrono::steady_clock::time_point start,
+                 Backend& backend, double checked) {
+  backend.synchronise();  // a device may still be making or copying some
+  checked = backend.library_seconds() - checked;
+  const double seconds = std::max(seconds_since(start) - checked, 1e-9);
+  log_info("{} {} of weights in {:.2f} s ({:.1f} GB/s){}", files.source->is_dummy() ? "made" : "loaded",
+           kv::format_bytes(bytes), seconds, static_cast<double>(bytes) / seconds / 1e9,
+           checked > 0 ? fmt::format("; the check of the library's products took {:.2f} s", checked) : "");
+}
+
 Result<LoadedRank> load_weights(const Options& options, const model::ModelFiles& files, Backend& backend,
                                 std::function<void(int64_t, int64_t)> progress, const std::atomic<bool>* cancelled,
                                 const RankGroups& ranks) {
@@ -486,6 +499,8 @@ Result<LoadedRank> load_weights(const Options& options, const model::ModelFiles&
   measure_memory(options, backend, resolved.memory);
   resolved.memory.available_bytes /= ranks_on_memory(options, backend);
   if (resolved.memory.available_bytes > 0) QUIRE_TRY(check_weights_fit(options, files, resolved, backend));
+  const auto start = std::chrono::steady_clock::now();
+  const double checked = backend.library_seconds();
   QUIRE_ASSIGN(out.model, model::load_model(files, resolved.load, backend));
   // Rank 0 drafts alone, with the whole of the draft model.
   if (resolved.draft && (ranks.all == nullptr || ranks.all->rank() == 0)) {
@@ -505,6 +520,9 @@ Result<LoadedRank> load_weights(const Options& options, const model::ModelFiles&
                 resolved.engine.scheduler.max_num_seqs, resolved.engine.pools};
   resolved.memory.weights_bytes =
       resolved.memory.draft_weights_bytes + static_cast<int64_t>(out.model->weights_bytes());
+  if (ranks.all == nullptr || ranks.all->rank() == 0) {
+    log_weights(files, resolved.memory.weights_bytes, start, backend, checked);
+  }
   resolved.memory.scratch_bytes = static_cast<int64_t>(out.model->scratch_bytes(out.limits));
   if (out.draft != nullptr) resolved.memory.scratch_bytes += static_cast<int64_t>(out.draft->scratch_bytes(out.limits));
   QUIRE_ASSIGN(const size_t reserved, reserve(resolved, *out.model, out.draft.get(), backend));

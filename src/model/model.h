@@ -130,6 +130,9 @@ struct ModelFiles {
 
 // Opens the checkpoint at `path` (with dummy: a folder or a config.json) and reads its config.
 Result<ModelFiles> open_model(const std::filesystem::path& path, const LoadOptions& options);
+// A lower bound for the bytes of a config's random weights: attention, MLPs, experts and tables, in elements of `size`
+// bytes.
+double dummy_bytes(const DecoderConfig& config, double size);
 // What each layer keeps per sequence.
 std::vector<kv::LayerCache> cache_layers(const DecoderConfig& config);
 // Asks the backend in which form it keeps recurrent states; cache_layers() depends on it.

@@ -47,6 +47,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -54,6 +55,16 @@
 #include "ops/tensor.h"
 
 namespace quire {
+
+// Random elements (--load-format dummy; weights/dummy.h has the formula): element (r, c) of a matrix is element
+// first + r * row_step + c * column_step of a random tensor, rounded to `stored` and then to the type of the matrix.
+struct RandomElements {
+  uint64_t key = 0;
+  float base = 0, scale = 0;
+  DType stored = DType::kF32;  // F32, F16 or BF16
+  int64_t first = 0, row_step = 0, column_step = 1;
+  int64_t rows = 0;  // the rows after these are zeros
+};
 
 // A weight as a file stores it: n rows of k elements, each row_bytes(dtype, k) long, back to back.
 // G4 and G8: data are unsigned codes in k order (G4: two per byte, the lower k in the low nibble) and
@@ -74,13 +85,26 @@ struct RawMatrix {
   const float* mins = nullptr;  // null: none
   // With a row_map: how many rows the file has, where that is more than n.
   int64_t file_rows = 0;
+  // Instead of data, where Backend::makes() the type: the backend makes the elements itself. A row_map says which row r
+  // of the random elements a row is.
+  std::optional<RandomElements> random = {};
 };
+
+class PackedMatrix;
 
 struct PackOptions {
   bool quantise_activations = true;  // false (--dtype float32): products always take float activations
   DType activation = DType::kF32;    // the type of the model's activations (Backend::activation_dtype)
   // Optional: called on the packing thread with the bytes of a part that will not be read again.
   std::function<void(std::span<const std::byte>)> consumed = {};
+  bool for_linear = true;  // false: linear() never gets it, but moe_experts(), linear_heads() or embedding()
+  // One of several matrices of one shape and type that Backend::stack() will get: a backend may give all of them one
+  // block of memory. `first` is null for the first of them, which is packed before the others.
+  struct Stack {
+    int64_t count = 1, place = 0;
+    const PackedMatrix* first = nullptr;
+  };
+  Stack stack = {};
 };
 
 // A weight in the backend's own layout, made once at load. Immutable; any thread may use it.

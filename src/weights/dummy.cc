@@ -32,6 +32,10 @@ Spread spread_of(std::string_view name, std::span<const int64_t> shape) {
   return {1.0f, 0.1f};
 }
 
+uint64_t key_of(uint64_t seed, std::string_view name) {
+  return seed ^ fnv1a64(name.data(), name.size());
+}
+
 float element(uint32_t word, Spread spread) {
   const float v = 2.0f * uniform_from_bits(word) - 1.0f;
   const float scaled = v * spread.scale;
@@ -91,7 +95,7 @@ void store(DType type, std::span<const float> values, std::byte* dst) {
 
 void fill_dummy(uint64_t seed, std::string_view name, std::span<const int64_t> shape, int64_t begin,
                 std::span<float> values) {
-  const uint64_t key = seed ^ fnv1a64(name.data(), name.size());
+  const uint64_t key = key_of(seed, name);
   const Spread spread = spread_of(name, shape);
   const auto one_by_one = [&](size_t from, size_t to) {
     for (size_t i = from; i < to; ++i) {
@@ -113,15 +117,28 @@ DummySource::DummySource(uint64_t seed, DType type, int threads)
   QUIRE_CHECK(!is_quantised(type), "dummy weights are not quantised");
 }
 
-Result<const TensorRef*> DummySource::make(std::string_view name, std::span<const int64_t> shape) const {
-  const int64_t size = info(type_).block_bytes;
-  int64_t bytes = size;
+Result<int64_t> DummySource::bytes_of(std::string_view name, std::span<const int64_t> shape) const {
+  int64_t bytes = info(type_).block_bytes;
   for (const int64_t dim : shape) {
     if (dim <= 0 || __builtin_mul_overflow(bytes, dim, &bytes) || bytes > kMaxBytes) {
       return invalid_argument("dummy tensor " + in_quotes(name) + " cannot have the shape " + shape_string(shape) +
                               ": check the sizes in config.json");
     }
   }
+  return bytes;
+}
+
+Result<RandomElements> DummySource::random(std::string_view name, std::span<const int64_t> shape) const {
+  QUIRE_ASSIGN(const int64_t bytes, bytes_of(name, shape));
+  const Spread spread = spread_of(name, shape);
+  RandomElements out{key_of(seed_, name), spread.base, spread.scale, type_};
+  out.row_step = shape.empty() ? 1 : shape.back();
+  out.rows = bytes / info(type_).block_bytes / out.row_step;
+  return out;
+}
+
+Result<const TensorRef*> DummySource::make(std::string_view name, std::span<const int64_t> shape) const {
+  QUIRE_ASSIGN(const int64_t bytes, bytes_of(name, shape));
   const std::lock_guard lock(mutex_);
   if (const auto it = made_.find(name); it != made_.end()) {
     const TensorRef& old = *it->second;

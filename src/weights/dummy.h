@@ -42,6 +42,7 @@ class DummySource final : public WeightSource {
   Result<const TensorRef*> require(std::string_view name, std::span<const int64_t> shape) const override {
     return make(name, shape);
   }
+  Result<RandomElements> random(std::string_view name, std::span<const int64_t> shape) const override;
   std::vector<std::string> names() const override;
   int64_t total_bytes() const override;
   std::string describe() const override;
@@ -49,6 +50,8 @@ class DummySource final : public WeightSource {
   void release(const TensorRef& tensor) const override;
 
  private:
+  // The bytes of a tensor, or an Error if it cannot have that shape.
+  Result<int64_t> bytes_of(std::string_view name, std::span<const int64_t> shape) const;
   void generate(std::string_view name, std::span<const int64_t> shape, std::span<std::byte> out) const;
 
   uint64_t seed_;

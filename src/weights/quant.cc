@@ -136,9 +136,10 @@ int unpack_scale_iq4_xs(const BlockIQ4_XS& block, int s) {
 void mxfp4_from_blocks(const std::byte* blocks, const std::byte* scales, int64_t count, std::byte* out) {
   for (int64_t b = 0; b < count; ++b, blocks += 16, out += sizeof(BlockMXFP4)) {
     BlockMXFP4 block = {static_cast<uint8_t>(scales[b]), {}};
-    for (int i = 0; i < 32; ++i) {
-      const int code = (static_cast<int>(blocks[i / 2]) >> (i % 2 * 4)) & 15;
-      block.qs[i % 16] = static_cast<uint8_t>(block.qs[i % 16] | code << (i / 16 * 4));
+    for (int i = 0; i < 8; ++i) {  // bytes i and i + 8 have elements 2i, 2i + 1 and those 16 after them
+      const int first = static_cast<int>(blocks[i]), second = static_cast<int>(blocks[i + 8]);
+      block.qs[2 * i] = static_cast<uint8_t>((first & 15) | (second & 15) << 4);
+      block.qs[2 * i + 1] = static_cast<uint8_t>(first >> 4 | (second & 0xf0));
     }
     std::memcpy(out, &block, sizeof block);
   }

@@ -20,6 +20,7 @@
 
 #include "base/half.h"
 #include "base/math.h"
+#include "base/parallel.h"
 #include "weights/file_sniff.h"
 #include "weights/quant.h"
 
@@ -207,7 +208,10 @@ struct Groups {
   const uint8_t* rows = nullptr;  // packed codes row by row, if the file has them in this order
 };
 
-using RowCodes = std::function<void(int64_t row, uint8_t* codes)>;  // called with rows ascending
+// Reads the codes of a row; one thread calls it, with rows ascending. Each thread makes its own.
+using RowCodes = std::function<void(int64_t row, uint8_t* codes)>;
+using MakeRowCodes = std::function<RowCodes()>;
+constexpr int64_t kRowBlock = 8 * kColumnBlock;  // rows of a thread's work: whole blocks of columns of words
 
 void pack_row(const uint8_t* codes, int64_t k, DType type, std::byte* out) {
   auto* to = reinterpret_cast<uint8_t*>(out);
@@ -238,7 +242,7 @@ std::optional<std::vector<int32_t>> order_of(const std::vector<int32_t>& group_o
   return order;
 }
 
-LoadedMatrix assemble(const QuantRequest& request, Groups g, const RowCodes& row_codes) {
+LoadedMatrix assemble(const QuantRequest& request, Groups g, const MakeRowCodes& make_row_codes) {
   const int64_t n = request.n, k = request.k, groups = ceil_div(k, g.size);
   LoadedMatrix out;
   out.n = n;
@@ -251,13 +255,22 @@ LoadedMatrix assemble(const QuantRequest& request, Groups g, const RowCodes& row
     grouped = order.has_value() && (sorted || request.may_reorder);
     if (grouped && !sorted) out.column_order = *std::move(order);
   }
-  std::vector<uint8_t> codes(static_cast<size_t>(k)), ordered(static_cast<size_t>(k));
+  // Calls work(row, codes) for every row, on several threads.
+  const auto for_each_row = [&](const auto& work) {
+    parallel_blocks(n, kRowBlock, [&](int64_t begin, int64_t end) {
+      const RowCodes row_codes = make_row_codes();
+      std::vector<uint8_t> codes(static_cast<size_t>(k));
+      for (int64_t row = begin; row < end; ++row) {
+        row_codes(row, codes.data());
+        work(row, codes);
+      }
+    });
+  };
   if (!grouped) {
     out.dtype = DType::kF32;
     out.data.resize(static_cast<size_t>(n * k) * sizeof(float));
-    std::vector<float> values(static_cast<size_t>(k));
-    for (int64_t row = 0; row < n; ++row) {
-      row_codes(row, codes.data());
+    for_each_row([&](int64_t row, const std::vector<uint8_t>& codes) {
+      std::vector<float> values(static_cast<size_t>(k));
       for (int64_t i = 0; i < k; ++i) {
         const int64_t group = g.group_of.empty() ? i / g.size : g.group_of[static_cast<size_t>(i)];
         const auto at = static_cast<size_t>(row * groups + group);
@@ -265,7 +278,7 @@ LoadedMatrix assemble(const QuantRequest& request, Groups g, const RowCodes& row
       }
       std::memcpy(out.data.data() + static_cast<size_t>(row * k) * sizeof(float), values.data(),
                   values.size() * sizeof(float));
-    }
+    });
     return out;
   }
   out.dtype = type;
@@ -273,15 +286,16 @@ LoadedMatrix assemble(const QuantRequest& request, Groups g, const RowCodes& row
   const int64_t stride = row_bytes(type, k);
   out.data.resize(static_cast<size_t>(n * stride));
   if (g.rows != nullptr && (g.bits == 4 || g.bits == 8) && out.column_order.empty()) {
-    std::memcpy(out.data.data(), g.rows, out.data.size());  // the layouts are the same
+    parallel_blocks(n, kRowBlock, [&](int64_t begin, int64_t end) {  // the layouts are the same
+      std::memcpy(out.data.data() + begin * stride, g.rows + begin * stride,
+                  static_cast<size_t>((end - begin) * stride));
+    });
   } else {
-    for (int64_t row = 0; row < n; ++row) {
-      row_codes(row, codes.data());
-      for (size_t i = 0; i < out.column_order.size(); ++i) {
-        ordered[i] = codes[static_cast<size_t>(out.column_order[i])];
-      }
-      pack_row(out.column_order.empty() ? codes.data() : ordered.data(), k, type, out.data.data() + row * stride);
-    }
+    for_each_row([&](int64_t row, const std::vector<uint8_t>& codes) {
+      std::vector<uint8_t> ordered(out.column_order.size());
+      for (size_t i = 0; i < ordered.size(); ++i) ordered[i] = codes[static_cast<size_t>(out.column_order[i])];
+      pack_row(ordered.empty() ? codes.data() : ordered.data(), k, type, out.data.data() + row * stride);
+    });
   }
   out.scales = std::move(g.scales);
   out.mins = std::move(g.mins);
@@ -289,43 +303,46 @@ LoadedMatrix assemble(const QuantRequest& request, Groups g, const RowCodes& row
 }
 
 // Rows of packed codes, `words` words each.
-RowCodes packed_rows(const uint8_t* rows, int64_t words, int64_t k, int bits) {
-  return [=](int64_t row, uint8_t* codes) {
-    const uint8_t* from = rows + row * words * 4;
-    for (int64_t i = 0; i < k; ++i) codes[i] = code_at(from, i, bits);
+MakeRowCodes packed_rows(const uint8_t* rows, int64_t words, int64_t k, int bits) {
+  return [=] {
+    return [=](int64_t row, uint8_t* codes) {
+      const uint8_t* from = rows + row * words * 4;
+      for (int64_t i = 0; i < k; ++i) codes[i] = code_at(from, i, bits);
+    };
   };
 }
 
 // Unpacks blocks of sixteen columns of a matrix [rows, columns] of words; `unpack` makes k codes of one column.
 template <typename Unpack>
-RowCodes word_columns(const uint8_t* words, int64_t rows, int64_t columns, int64_t k, int64_t codes_in_column,
-                      const Unpack& unpack) {
+MakeRowCodes word_columns(const uint8_t* words, int64_t rows, int64_t columns, int64_t k, int64_t codes_in_column,
+                          const Unpack& unpack) {
   struct State {
     std::vector<uint32_t> column;
     std::vector<uint8_t> codes;  // [columns of the block * codes_in_column, k]
     int64_t block = -1;
   };
-  auto state = std::make_shared<State>();
-  return [=](int64_t row, uint8_t* codes) {
-    const int64_t column = row / codes_in_column;
-    const int64_t block = column / kColumnBlock;
-    if (state->block != block) {
-      const int64_t first = block * kColumnBlock;
-      const int64_t count = std::min(kColumnBlock, columns - first);
-      state->column.resize(static_cast<size_t>(count * rows));
-      state->codes.resize(static_cast<size_t>(count * codes_in_column * k));
-      for (int64_t r = 0; r < rows; ++r) {
-        for (int64_t c = 0; c < count; ++c) {
-          state->column[static_cast<size_t>(c * rows + r)] = word(words, r * columns + first + c);
+  return [=] {
+    return [=, state = std::make_shared<State>()](int64_t row, uint8_t* codes) {
+      const int64_t column = row / codes_in_column;
+      const int64_t block = column / kColumnBlock;
+      if (state->block != block) {
+        const int64_t first = block * kColumnBlock;
+        const int64_t count = std::min(kColumnBlock, columns - first);
+        state->column.resize(static_cast<size_t>(count * rows));
+        state->codes.resize(static_cast<size_t>(count * codes_in_column * k));
+        for (int64_t r = 0; r < rows; ++r) {
+          for (int64_t c = 0; c < count; ++c) {
+            state->column[static_cast<size_t>(c * rows + r)] = word(words, r * columns + first + c);
+          }
         }
+        for (int64_t c = 0; c < count; ++c) {
+          unpack(state->column.data() + c * rows, state->codes.data() + c * codes_in_column * k);
+        }
+        state->block = block;
       }
-      for (int64_t c = 0; c < count; ++c) {
-        unpack(state->column.data() + c * rows, state->codes.data() + c * codes_in_column * k);
-      }
-      state->block = block;
-    }
-    const int64_t in_block = row - block * kColumnBlock * codes_in_column;
-    std::memcpy(codes, state->codes.data() + in_block * k, static_cast<size_t>(k));
+      const int64_t in_block = row - block * kColumnBlock * codes_in_column;
+      std::memcpy(codes, state->codes.data() + in_block * k, static_cast<size_t>(k));
+    };
   };
 }
 
@@ -360,7 +377,11 @@ Result<LoadedMatrix> load_mxfp4(const QuantRequest& r, const FileTensor& blocks,
   out.n = r.n;
   out.k = r.k;
   out.data.resize(static_cast<size_t>(r.n * row_bytes(DType::kMXFP4, r.k)));
-  mxfp4_from_blocks(blocks.data.data(), scales.data.data(), r.n * r.k / 32, out.data.data());
+  constexpr int64_t kBlocks = 1 << 15;  // half a MB, worth a thread
+  parallel_blocks(r.n * r.k / 32, kBlocks, [&](int64_t begin, int64_t end) {
+    mxfp4_from_blocks(blocks.data.data() + 16 * begin, scales.data.data() + begin, end - begin,
+                      out.data.data() + row_bytes(DType::kMXFP4, 32 * begin));
+  });
   return out;
 }
 
@@ -551,9 +572,10 @@ Result<LoadedMatrix> load_integers(const QuantRequest& r, Parts& parts, const Fi
   }
   const uint8_t* bytes = weight.bytes();
   const int64_t k = r.k;
-  return assemble(r, std::move(g), [=](int64_t row, uint8_t* codes) {
-    for (int64_t i = 0; i < k; ++i) codes[i] = static_cast<uint8_t>(bytes[row * k + i] ^ 0x80);  // signed to unsigned
-  });
+  const auto unsigned_codes = [=](int64_t row, uint8_t* codes) {
+    for (int64_t i = 0; i < k; ++i) codes[i] = static_cast<uint8_t>(bytes[row * k + i] ^ 0x80);
+  };
+  return assemble(r, std::move(g), [&] { return unsigned_codes; });
 }
 
 // All 256 values of an fp8 type. E4M3 has no infinity and one NaN per sign; E5M2 is the upper half of fp16.
@@ -616,7 +638,11 @@ LoadedMatrix kept_fp8(const QuantRequest& r, const FileTensor& weight, const Fp8
   out.n = r.n;
   out.k = r.k;
   out.group = blocks.group(r.k);
-  out.data.assign(weight.data.begin(), weight.data.end());
+  out.data.resize(weight.data.size());
+  constexpr int64_t kBytes = 1 << 20;  // worth a thread
+  parallel_blocks(static_cast<int64_t>(weight.data.size()), kBytes, [&](int64_t begin, int64_t end) {
+    std::memcpy(out.data.data() + begin, weight.data.data() + begin, static_cast<size_t>(end - begin));
+  });
   const int64_t per_row = ceil_div(r.k, blocks.columns);
   out.scales.reserve(static_cast<size_t>(r.n * (r.k / out.group)));
   for (int64_t row = 0; row < r.n; ++row) {
@@ -640,17 +666,19 @@ Result<LoadedMatrix> load_fp8(const QuantScheme& scheme, const QuantRequest& r, 
   out.k = r.k;
   out.data.resize(static_cast<size_t>(r.n * row_bytes(out.dtype, r.k)));
   const int64_t per_row = ceil_div(r.k, blocks.columns);
-  for (int64_t row = 0; row < r.n; ++row) {
-    const uint8_t* from = weight.bytes() + row * r.k;
-    for (int64_t i = 0; i < r.k; ++i) {
-      const float value =
-          values[from[i]] * scales[static_cast<size_t>(row / blocks.rows * per_row + i / blocks.columns)];
-      const auto at = static_cast<size_t>(row * r.k + i);
-      const uint16_t half = float_to_bf16(value);
-      if (r.want_f32) std::memcpy(out.data.data() + 4 * at, &value, sizeof value);
-      if (!r.want_f32) std::memcpy(out.data.data() + 2 * at, &half, sizeof half);
+  parallel_blocks(r.n, kRowBlock, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const uint8_t* from = weight.bytes() + row * r.k;
+      for (int64_t i = 0; i < r.k; ++i) {
+        const float value =
+            values[from[i]] * scales[static_cast<size_t>(row / blocks.rows * per_row + i / blocks.columns)];
+        const auto at = static_cast<size_t>(row * r.k + i);
+        const uint16_t half = float_to_bf16(value);
+        if (r.want_f32) std::memcpy(out.data.data() + 4 * at, &value, sizeof value);
+        if (!r.want_f32) std::memcpy(out.data.data() + 2 * at, &half, sizeof half);
+      }
     }
-  }
+  });
   return out;
 }
 

@@ -12,6 +12,7 @@
 
 #include "base/result.h"
 #include "ops/dtype.h"
+#include "ops/linear.h"
 
 namespace quire::weights {
 
@@ -72,6 +73,12 @@ class WeightSource {
   virtual int64_t total_bytes() const = 0;
   // One line for people: format, files, tensors, size.
   virtual std::string describe() const = 0;
+  // A dummy source's tensor as a recipe, for a backend that makes the elements itself. Rows of the matrix are rows of
+  // the tensor until the caller says otherwise.
+  virtual Result<RandomElements> random(std::string_view name, std::span<const int64_t> shape) const {
+    static_cast<void>(shape);
+    return invalid_argument("tensor '" + std::string(name) + "' is not random");
+  }
   // True if `require` creates whatever it is asked for, so that `find` does not show which tensors exist.
   virtual bool is_dummy() const { return false; }
   // Frees the memory of bytes that were repacked and that nobody reads any more. Afterwards the TensorRef pointers of a

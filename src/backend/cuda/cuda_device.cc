@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -314,6 +315,7 @@ class CudaDevice : public gpu::Device {
   bool library_serves(DType type, int64_t n, int64_t k) override;
   void library_product(const gpu::LibraryProduct& product) override;
   void set_library_reference(ProductFn reference) override { reference_ = std::move(reference); }
+  double library_seconds() const override { return library_seconds_; }
   std::string library_version() override { return open_library() ? library_->version() : std::string(); }
   std::vector<ProductFn> library_algorithms(const gpu::LibraryProduct& shape, size_t most) override;
 
@@ -357,6 +359,7 @@ class CudaDevice : public gpu::Device {
   uint64_t next_mark_ = 1;
   std::filesystem::path folder_;  // where choices_ is kept
   bool library_tried_ = false, timing_logged_ = false;
+  double library_seconds_ = 0;
   std::unique_ptr<Library> library_;
   ChoiceFile choices_;
   ProductFn reference_;
@@ -605,10 +608,12 @@ bool CudaDevice::library_serves(DType type, int64_t n, int64_t k) {
   if (!ready() || !library_knows({type, n, k})) return false;
   if (const auto known = library_ != nullptr ? library_->served({type, n, k}) : std::nullopt) return *known;
   QUIRE_CHECK(!session_->recording(), "which product serves a weight is decided when it is loaded");
+  const auto start = std::chrono::steady_clock::now();
   if (!open_library()) return false;
-  if (!timing_logged_ && !choices_.find({type, n, k})) {
+  const bool timed = !choices_.find({type, n, k});
+  if (!timing_logged_ && timed) {
     timing_logged_ = true;
-    log_info("cuda: timing the algorithms of {}, about a second for each shape of weights{}", library_->version(),
+    log_info("cuda: timing the algorithms of {}, about half a second for each shape of weights{}", library_->version(),
              choices_.path().empty() ? "" : "; later starts find the choice in " + choices_.path().string());
   }
   const Result<bool> served = choose_algorithms(*this, *library_, {type, n, k}, library_split(), reference_, choices_);
@@ -623,6 +628,10 @@ bool CudaDevice::library_serves(DType type, int64_t n, int64_t k) {
         n, k, name(type));
   }
   const bool out = served.ok() && *served;
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  library_seconds_ += seconds;
+  log_debug("cuda: cuBLASLt was {} for {}x{} {} in {:.2f} s", timed ? "timed and checked" : "checked", n, k, name(type),
+            seconds);
   library_->decide({type, n, k}, out);
   return out;
 }

@@ -19,22 +19,23 @@ namespace {
 constexpr int64_t kWatched[] = {0, 1, 5, 15, 16, 63, 64, 130, 255, 256, 300, 511, 700, 1023, 2047, 3000, 4095};
 // Numbers of rows that reach every one of quire's own kernels, up to the most that one serves beside the library.
 constexpr int64_t kReferenceRows[] = {1, 2, 7, 16, 17, 33, 64, 128, 160, gpu::kHopperTallRows};
-// How many algorithms of a range are timed, of those whose bits are equal. They are timed in turn, twice, because the
-// clock of a busy GPU drifts. F32 outputs are logits alone, so less time is spent on them.
-constexpr size_t kTried = 10, kTriedF32 = 4;
-constexpr int kRounds = 2, kRoundsF32 = 1;
-constexpr int kLeastRuns = 4;  // of each algorithm in a round
+// How many of a range's algorithms are timed: fewer where a product takes long, because there the same ones win again
+// and again, and in F32, which is for logits alone. A weight with so many outputs is an LM head, whose results are
+// never in 16 bits: the first algorithm will do.
+constexpr size_t kTried = 10, kTriedMany = 6, kTriedF32 = 4;
+constexpr int64_t kManyRows = 1024, kVocabulary = 65536;
+// They are timed in turn, because the clock of a busy GPU drifts: all once, and those near the fastest again.
+constexpr double kTimedSeconds = 3e-4;  // the time that a turn should take
 constexpr double kMostRuns = 1000;
-constexpr double kTimedSeconds = 3e-4;  // the time that a round should take
-constexpr double kHopeless = 1.5;       // times the fastest so far: not timed again
-// With many rows, algorithms near the fastest are timed again as parts of a graph, because the gap between two launches
-// counts too. A GPU that works without a rest lowers its clock, and then a time depends on what ran before: so each
-// turn follows a rest, and the median of the turns counts.
+constexpr double kNear = 1.12;  // times the fastest: may still be the fastest
+// With many rows, they are timed again as parts of a graph, because the gap between two launches counts too. A GPU that
+// works without a rest lowers its clock, and then a time depends on what ran before: so each turn follows a rest, and
+// the median of the turns counts. After the second turn, those that are clearly behind in both are left out.
 constexpr int64_t kGraphRows = 256;
-constexpr size_t kFinalists = 4;
+constexpr size_t kFinalists = 3;
 constexpr int kTurns = 3;
-constexpr double kTurnSeconds = 5e-4, kMostRecorded = 32, kNear = 1.12;
-constexpr std::chrono::microseconds kRest(1500);
+constexpr double kTurnSeconds = 4e-4, kMostRecorded = 32, kBehind = 1.03;
+constexpr std::chrono::microseconds kRest(1000);
 constexpr int64_t kWalkBytes = 128 << 20;  // copies of the weight that are used in turn: more than a cache holds
 constexpr int64_t kMostCopies = 48;
 constexpr int64_t kFreshElements = 1 << 20;  // random elements that the host makes; after them rows repeat
@@ -50,15 +51,6 @@ uint16_t random_value(DType type, uint64_t index, uint64_t seed) {
 
 uint16_t rounded(DType type, float value) {
   return type == DType::kBF16 ? float_to_bf16(value) : float_to_fp16(value);
-}
-
-bool same_bits(std::span<const std::byte> got, const std::vector<float>& expected, DType out_type) {
-  if (out_type == DType::kF32) return std::memcmp(got.data(), expected.data(), got.size()) == 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    const uint16_t want = rounded(out_type, expected[i]);
-    if (std::memcmp(got.data() + 2 * i, &want, 2) != 0) return false;
-  }
-  return true;
 }
 
 }  // namespace
@@ -174,11 +166,15 @@ Result<bool> ProductCheck::agrees(const ProductFn& product, int64_t first, int64
     const auto known = expected_.find(watched[i]);
     if (known == expected_.end()) {
       QUIRE_CHECK(out_type == DType::kF32, "the first product that computes a row does so in F32");
-      std::vector<float>& values = expected_[watched[i]];
-      values.resize(static_cast<size_t>(shape_.n));
-      std::memcpy(values.data(), got.data(), row_bytes);
-    } else if (!same_bits(got, known->second, out_type)) {
-      return false;
+      Expected& row = expected_[watched[i]];
+      row.floats.resize(static_cast<size_t>(shape_.n));
+      std::memcpy(row.floats.data(), got.data(), row_bytes);
+      for (const float value : row.floats) row.halves.push_back(rounded(shape_.type, value));
+    } else {
+      const Expected& row = known->second;
+      const void* const want =
+          out_type == DType::kF32 ? static_cast<const void*>(row.floats.data()) : row.halves.data();
+      if (std::memcmp(got.data(), want, row_bytes) != 0) return false;
     }
   }
   return true;
@@ -207,20 +203,14 @@ ProductFn with(Library& library, const LtAlgo& algorithm) {
   return [&library, algorithm](const gpu::LibraryProduct& product) { return library.run(product, algorithm); };
 }
 
-// The first algorithms that run and agree on all ranges.
-std::vector<LtAlgo> agreeing(ProductCheck& check, Library& library, std::span<const LtAlgo> candidates,
-                             std::span<const Rows> ranges, DType out_type) {
-  std::vector<LtAlgo> out;
-  for (const LtAlgo& algorithm : candidates) {
-    const ProductFn run = with(library, algorithm);
-    const bool agreed = std::all_of(ranges.begin(), ranges.end(), [&](const Rows& rows) {
-      const Result<bool> agrees = check.agrees(run, rows.first, rows.count, out_type);
-      return agrees.ok() && *agrees;
-    });
-    if (agreed) out.push_back(algorithm);
-    if (out.size() == (out_type == DType::kF32 ? kTriedF32 : kTried)) break;
-  }
-  return out;
+// Whether an algorithm runs and agrees on all ranges.
+bool agrees(ProductCheck& check, Library& library, const LtAlgo& algorithm, std::span<const Rows> ranges,
+            DType out_type) {
+  const ProductFn run = with(library, algorithm);
+  return std::all_of(ranges.begin(), ranges.end(), [&](const Rows& rows) {
+    const Result<bool> equal = check.agrees(run, rows.first, rows.count, out_type);
+    return equal.ok() && *equal;
+  });
 }
 
 struct Timed {
@@ -233,58 +223,114 @@ void in_order(std::vector<Timed>& all) {
 }
 
 // Orders algorithms that are about equally fast.
-Status time_closely(ProductCheck& check, Library& library, std::vector<Timed>& all, int64_t rows, DType out_type) {
+Status time_closely(ProductCheck& check, Library& library, std::span<Timed> all, int64_t rows, DType out_type) {
   const int runs = static_cast<int>(std::clamp(kTurnSeconds / all.front().seconds, 1.0, kMostRecorded));
-  std::vector<std::unique_ptr<gpu::Graph>> graphs;
+  struct Finalist {
+    std::unique_ptr<gpu::Graph> graph;
+    std::vector<double> turns = {};
+    bool behind = false;
+  };
+  std::vector<Finalist> finalists;
   for (const Timed& one : all) {
     QUIRE_ASSIGN(auto graph, check.record(with(library, one.algorithm), rows, out_type, runs));
-    graphs.push_back(std::move(graph));
+    finalists.push_back({std::move(graph)});
+    QUIRE_ASSIGN(const double uploaded, check.seconds(*finalists.back().graph));
+    static_cast<void>(uploaded);  // the first run uploads the graph
   }
-  std::vector<std::vector<double>> turns(all.size());
-  for (int turn = 0; turn <= kTurns; ++turn) {
-    for (size_t i = 0; i < all.size(); ++i) {
+  for (int turn = 0; turn < kTurns; ++turn) {
+    for (Finalist& one : finalists) {
+      if (one.behind) continue;
       std::this_thread::sleep_for(kRest);
-      QUIRE_ASSIGN(const double seconds, check.seconds(*graphs[i]));
-      if (turn > 0) turns[i].push_back(seconds);  // the first run uploads the graph
+      QUIRE_ASSIGN(const double seconds, check.seconds(*one.graph));
+      one.turns.push_back(seconds);
     }
+    if (turn != 1) continue;
+    double least = std::numeric_limits<double>::infinity();
+    for (const Finalist& one : finalists)
+      least = std::min(least, *std::max_element(one.turns.begin(), one.turns.end()));
+    for (Finalist& one : finalists)
+      one.behind = *std::min_element(one.turns.begin(), one.turns.end()) > kBehind * least;
   }
   for (size_t i = 0; i < all.size(); ++i) {
-    std::nth_element(turns[i].begin(), turns[i].begin() + kTurns / 2, turns[i].end());
-    all[i].seconds = turns[i][kTurns / 2] / runs;
+    std::vector<double>& turns = finalists[i].turns;  // of two, the median is the longer one
+    std::nth_element(turns.begin(), turns.begin() + kTurns / 2, turns.end());
+    all[i].seconds = turns[kTurns / 2] / runs;
   }
-  in_order(all);
   return {};
 }
 
-// The fastest algorithm. All candidates give the same bits, so the choice among them may depend on a clock. Nothing if
-// there are none.
-Result<std::optional<LtAlgo>> fastest(ProductCheck& check, Library& library, std::span<const LtAlgo> candidates,
-                                      int64_t rows, DType out_type) {
+// The algorithms that run, the fastest first. Whether their bits are equal is not known yet.
+Result<std::vector<Timed>> by_speed(ProductCheck& check, Library& library, std::span<const LtAlgo> candidates,
+                                    int64_t rows, DType out_type) {
   std::vector<Timed> all;
-  for (const LtAlgo& algorithm : candidates) all.push_back({algorithm});
-  const bool logits = out_type == DType::kF32;
+  if (candidates.size() == 1) return std::vector<Timed>{{candidates.front()}};
   double least = std::numeric_limits<double>::infinity();
-  for (int round = 0; round < (logits ? kRoundsF32 : kRounds); ++round) {
-    for (Timed& one : all) {
-      if (round > 0 && one.seconds > kHopeless * least) continue;
-      const ProductFn product = with(library, one.algorithm);
-      QUIRE_ASSIGN(double seconds, check.seconds(product, rows, out_type, kLeastRuns));
-      const int runs = static_cast<int>(std::min(kTimedSeconds / seconds, kMostRuns));
-      if (runs > kLeastRuns && seconds < kHopeless * least) {
-        QUIRE_ASSIGN(seconds, check.seconds(product, rows, out_type, runs));
-      }
-      one.seconds = round == 0 ? seconds : std::min(one.seconds, seconds);
-      least = std::min(least, one.seconds);
+  const auto turn = [&](Timed& one, double known) -> Result<double> {
+    const int runs = static_cast<int>(std::clamp(kTimedSeconds / known, 1.0, kMostRuns));
+    return check.seconds(with(library, one.algorithm), rows, out_type, runs);
+  };
+  for (const LtAlgo& algorithm : candidates) {
+    Timed one{algorithm};
+    const Result<double> first = check.seconds(with(library, algorithm), rows, out_type, 1);  // may load its code
+    if (!first.ok()) continue;                                                                // it does not run
+    const Result<double> second = check.seconds(with(library, algorithm), rows, out_type, 1);
+    if (!second.ok()) continue;
+    one.seconds = *second;
+    if (one.seconds < 2 * least && one.seconds < kTimedSeconds) {  // one short run says little
+      QUIRE_ASSIGN(one.seconds, turn(one, one.seconds));
     }
+    least = std::min(least, one.seconds);
+    all.push_back(one);
   }
   in_order(all);
-  if (!logits && rows >= kGraphRows && all.size() > 1) {
-    const double near = kNear * all.front().seconds;
-    std::erase_if(all, [&](const Timed& one) { return one.seconds > near; });
-    if (all.size() > kFinalists) all.resize(kFinalists);
-    if (all.size() > 1) QUIRE_TRY(time_closely(check, library, all, rows, out_type));
+  const auto near = [&] {
+    const auto is_near = [&](const Timed& one) { return one.seconds <= kNear * all.front().seconds; };
+    return static_cast<size_t>(std::find_if_not(all.begin(), all.end(), is_near) - all.begin());
+  };
+  if (out_type == DType::kF32 || all.size() < 2 || near() < 2) return all;
+  for (Timed& one : std::span(all).first(near())) {
+    QUIRE_ASSIGN(const double seconds, turn(one, one.seconds));
+    one.seconds = std::min(one.seconds, seconds);
   }
-  return all.empty() ? std::nullopt : std::optional<LtAlgo>(all.front().algorithm);
+  in_order(all);
+  const size_t finalists = std::min(near(), kFinalists);
+  if (rows < kGraphRows || finalists < 2) return all;
+  const auto last = std::span(all).first(finalists);
+  QUIRE_TRY(time_closely(check, library, last, rows, out_type));
+  std::stable_sort(last.begin(), last.end(), [](const Timed& a, const Timed& b) { return a.seconds < b.seconds; });
+  return all;
+}
+
+// The fastest of the first algorithms whose bits are equal; nothing if there is none. All that agree give the same
+// bits, so the choice among them may depend on a clock.
+Result<std::optional<LtAlgo>> fastest(ProductCheck& check, Library& library, std::span<const LtAlgo> candidates,
+                                      std::span<const Rows> ranges, int64_t rows, int64_t outputs, DType out_type) {
+  const bool vocabulary = outputs >= kVocabulary, logits = out_type == DType::kF32;
+  const size_t most = logits ? kTriedF32 : vocabulary ? 1 : rows > kManyRows ? kTriedMany : kTried;
+  for (std::span<const LtAlgo> left = candidates; !left.empty();) {
+    const auto some = left.first(std::min(left.size(), most));
+    left = left.subspan(some.size());
+    QUIRE_ASSIGN(const std::vector<Timed> ordered, by_speed(check, library, some, rows, out_type));
+    for (const Timed& one : ordered) {
+      if (agrees(check, library, one.algorithm, ranges, out_type)) return std::optional<LtAlgo>(one.algorithm);
+    }
+  }
+  return std::optional<LtAlgo>();
+}
+
+// The library's first proposals. Without a split of K, it may propose little for one number of rows and much for the
+// next; so those for the other end of the range follow where there are few, and the algorithm of the range above.
+std::vector<LtAlgo> proposals(Library& library, const ProductShape& shape, DType out_type, int64_t most, int64_t least,
+                              int split, const std::optional<LtAlgo>& above) {
+  std::vector<LtAlgo> out;
+  if (above) out.push_back(*above);
+  for (const int64_t rows : {most, least}) {
+    if (rows == least && out.size() >= kTried) break;
+    for (const LtAlgo& one : library.candidates(shape, out_type, rows, split)) {
+      if (std::find(out.begin(), out.end(), one) == out.end()) out.push_back(one);
+    }
+  }
+  return out;
 }
 
 // An algorithm for each range of rows and both output types: that of `before`, or else the fastest. Nothing if some
@@ -309,24 +355,20 @@ Result<std::optional<Choices>> choose_all(gpu::Device& device, Library& library,
       if (before != nullptr) {
         const auto known = before->find({out_type, most});
         if (known == before->end() || !library.has(shape, out_type, most, known->second) ||
-            agreeing(check, library, {&known->second, 1}, ranges, out_type).empty()) {
+            !agrees(check, library, known->second, ranges, out_type)) {
           return std::optional<Choices>();
         }
         out.insert(*known);
         continue;
       }
-      // Without a split of K, the library may propose little for one number of rows and much for the next. So its
-      // proposals for both ends of the range are tried, and the algorithm of the range above.
-      std::vector<LtAlgo> candidates;
-      if (chosen) candidates.push_back(*chosen);
-      for (const int64_t rows : {most, least}) {
-        for (const LtAlgo& one : library.candidates(shape, out_type, rows, split)) {
-          if (std::find(candidates.begin(), candidates.end(), one) == candidates.end()) candidates.push_back(one);
-        }
+      const std::vector<LtAlgo> candidates = proposals(library, shape, out_type, most, least, split, chosen);
+      if (out_type == DType::kF32 && i + 1 == steps.size()) {
+        // The first that runs sets what is expected of rows that no reference computed.
+        (void)std::any_of(candidates.begin(), candidates.end(),
+                          [&](const LtAlgo& one) { return check.agrees(with(library, one), 0, most, out_type).ok(); });
       }
-      candidates = agreeing(check, library, candidates, ranges, out_type);
+      QUIRE_ASSIGN(chosen, fastest(check, library, candidates, ranges, most, shape.n, out_type));
       QUIRE_TRY(device.synchronise());
-      QUIRE_ASSIGN(chosen, fastest(check, library, candidates, most, out_type));
       if (!chosen) return std::optional<Choices>();
       out[{out_type, most}] = *chosen;
     }

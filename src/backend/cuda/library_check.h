@@ -41,14 +41,18 @@ class ProductCheck {
   int64_t most_rows_;
   int64_t copies_ = 1;  // of the weight, for seconds()
   std::unique_ptr<gpu::Memory> x_, w_, y_;
-  std::unique_ptr<gpu::Memory> watched_;            // rows of y on the host
-  std::map<int64_t, std::vector<float>> expected_;  // by row; watched rows alone
+  std::unique_ptr<gpu::Memory> watched_;  // rows of y on the host
+  struct Expected {
+    std::vector<float> floats;
+    std::vector<uint16_t> halves;  // the same, rounded
+  };
+  std::map<int64_t, Expected> expected_;  // by row; watched rows alone
 };
 
 // Chooses, for each range of rows and both output types, the fastest of the library's first algorithms with that split
-// of K whose bits are equal to those of all others, and of `reference` if there is one. False if some range has none:
-// then the library must serve no product of this shape. An algorithm from `known` is not timed again if its bits are
-// still equal; new choices are added there.
+// of K whose bits are equal to those of all other choices, and of `reference` if there is one. They are timed first,
+// and checked in the order of their times. False if some range has none: then the library must serve no product of this
+// shape. An algorithm from `known` is not timed again if its bits are still equal; new choices are added there.
 // REQUIRES: library_knows(shape)
 Result<bool> choose_algorithms(gpu::Device& device, Library& library, const ProductShape& shape, int split,
                                const ProductFn& reference, ChoiceFile& known);

@@ -164,6 +164,8 @@ class Device {
   // From now on the library serves only products for which it gives the same bits as `reference`, quire's own kernels,
   // so that both may serve one weight.
   virtual void set_library_reference(std::function<Status(const LibraryProduct&)> /*reference*/) {}
+  // How long the calls of library_serves() took so far.
+  virtual double library_seconds() const { return 0; }
   // For benchmarks: the library's name and version, empty where there is no library, and what it proposes for products
   // of this shape, at most `most` algorithms, its first choice first. They may add up in any order.
   virtual std::string library_version() { return {}; }

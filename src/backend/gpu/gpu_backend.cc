@@ -7,6 +7,7 @@
 
 #include "backend/gpu/device_failure.h"
 #include "backend/gpu/hopper/ops.h"
+#include "base/env.h"
 
 namespace quire::gpu {
 namespace {
@@ -41,6 +42,7 @@ GpuBackend::GpuBackend(std::unique_ptr<Device> device)
       recorder_(*device_),
       launcher_(*device_, recorder_, [this] { before_launch(); }),
       hopper_(has_hopper(device_->info(), launcher_.kernels())),
+      makes_random_(env("QUIRE_GPU_DUMMY").value_or("") != "host"),
       joined_(*this, *device_, launcher_, recorder_, hopper_),
       sampler_(*device_, launcher_),
       scratch_(*device_) {
@@ -113,6 +115,7 @@ void GpuBackend::copy(void* to, const void* from, size_t bytes) {
 // All of it is taken at load: KV cache pages get what is left, so a step finds what it needs however full the device
 // is.
 Result<size_t> GpuBackend::reserve(const WorkspaceLimits& sizes) {
+  for (Slab& slab : slabs_) slab.memory.reset();  // the weights are loaded
   const std::pair<Scratch*, size_t> scratches[] = {
       {&scratch_.attention, std::max(attention_scratch(sizes), hopper::attention_scratch(*this, sizes))},
       {&scratch_.products, product_scratch(sizes)},

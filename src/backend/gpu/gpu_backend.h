@@ -59,6 +59,8 @@ class GpuBackend final : public Backend {
   DType activation_dtype(DType model) const override;
   bool chunks_delta_net(int64_t dk, int64_t dv, DType activation) const override;
   bool packs(DType) const override { return true; }
+  bool makes(DType type) const override;
+  double library_seconds() const override { return device_->library_seconds(); }
   bool host_memory() const override { return false; }
   size_t memory_bytes() const override;
   Result<const void*> upload(std::span<const std::byte> values) override { return constants_.upload(values); }
@@ -136,6 +138,11 @@ class GpuBackend final : public Backend {
   size_t moe_scratch(const WorkspaceLimits& sizes) const;
   size_t recurrent_scratch(const WorkspaceLimits& sizes) const;
 
+  Status upload_quantised(std::span<const RawMatrix> parts, const WeightParams& w, char* to,
+                          const PackOptions& options);
+  void make_random(std::span<const RawMatrix> parts, const GpuMatrix& weight);
+  Status place_weight(const PackOptions::Stack& stack, GpuMatrix& weight);
+
   void before_launch();
   void finish_staging();
   void run_recorded(const RecordedStep& step);
@@ -150,9 +157,17 @@ class GpuBackend final : public Backend {
   StepRecorder recorder_;
   Launcher launcher_;
   bool hopper_;
+  bool makes_random_;
   JoinedStep joined_;
   DeviceSampler sampler_;
   Scratches scratch_;
+  // While weights are loaded: pinned memory between packing and upload, and the mark behind its last copy.
+  struct Slab {
+    std::unique_ptr<Memory> memory;
+    uint64_t copied = 0;
+  };
+  Slab slabs_[2];
+  size_t next_slab_ = 0;
   std::unique_ptr<Memory> read_back_;  // what read() returns
 };
 

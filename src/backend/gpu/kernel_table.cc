@@ -11,6 +11,7 @@
 #include "kernels/params/attention_cache.h"
 #include "kernels/params/copy_pages.h"
 #include "kernels/params/decode_step.h"
+#include "kernels/params/dummy.h"
 #include "kernels/params/embedding.h"
 #include "kernels/params/gather.h"
 #include "kernels/params/hopper.h"

@@ -31,6 +31,8 @@
   X(LayerNorm, "layer_norm_#_#", kPairs, NormParams)                           \
   X(GatedRmsNorm, "gated_rms_norm_#", kAnyType, NormParams)                    \
   X(AddNorm, "add_norm_#", k16Bits, AddNormParams)                             \
+  X(FillDummy, "fill_dummy_#", kAnyType, DummyParams)                          \
+  X(FillDummyFp4, "fill_dummy_fp4", kNoType, DummyParams)                      \
   X(Embedding, "embedding_#", kAnyType, EmbeddingParams)                       \
   X(ExpandPanels, "expand_panels_#", k16Bits, EmbeddingParams)                 \
   X(LinearF32, "linear_#_any", kF32Only, LinearParams)                         \

@@ -68,13 +68,6 @@ void run_reordered(GpuBackend& gpu, const LinearProduct& product) {
 
 // ---- the vendor's library ----
 
-// Rows of the weight that the library takes at a time: all, or as many as are dequantised at once.
-int64_t library_rows(const LinearProduct& product) {
-  const GpuMatrix& w = product.weight;
-  if (w.dtype() == product.type) return w.n();
-  return std::min(w.n(), std::max<int64_t>(64, kDequantisedElements / w.k() / 64 * 64));
-}
-
 // Whether out has the sums themselves, without a bias, adapters, a gate or a residual.
 bool stores_sums(const LinearArgs& args) {
   const LinearEpilogue epilogue = linear_epilogue(args);
@@ -90,7 +83,7 @@ bool library_serves(GpuBackend& gpu, const LinearProduct& product) {
   if (type == DType::kF32 || args.norm != nullptr || w.k() % 8 != 0 || !on_16_bytes(args.x)) return false;
   // The library's own results must start on 16 bytes, too.
   if (stores_sums(args) ? !on_16_bytes(args.out) : w.n() % 8 != 0) return false;
-  const int64_t part = library_rows(product);
+  const int64_t part = library_rows(w, type);
   return gpu.device().library_serves(type, part, w.k()) &&
          (w.n() % part == 0 || gpu.device().library_serves(type, w.n() % part, w.k()));
 }
@@ -101,7 +94,7 @@ void run_library(GpuBackend& gpu, const LinearProduct& product) {
   const GpuMatrix& w = product.weight;
   const DType type = product.type;
   const bool plain = w.dtype() == type;
-  const int64_t rows = args.x.rows, n = w.n(), k = w.k(), part = library_rows(product), size = info(type).block_bytes;
+  const int64_t rows = args.x.rows, n = w.n(), k = w.k(), part = library_rows(w, type), size = info(type).block_bytes;
   const LinearLast last = last_of(args);
   const bool stored = stores_sums(args);
   const int64_t sums_bytes = stored ? 0 : round_up(rows * n * size, 256);

@@ -7,10 +7,12 @@
 // "The library" is cuBLASLt, of which the fastest algorithm without a split of K counts.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "backend/gpu/kernel_table.h"
 #include "kernels/params/hopper.h"
+#include "ops/linear.h"
 
 namespace quire::gpu {
 
@@ -26,6 +28,12 @@ inline constexpr int kHopperQuantisedRows = 64;
 inline constexpr int kHopperQuantisedNormRows = 2;
 // Elements of a quantised weight that are dequantised at a time for the library: 128 MiB.
 inline constexpr int64_t kDequantisedElements = int64_t{64} << 20;
+// Rows of a weight that the library takes at a time, with activations of this type: all, or as many as are dequantised
+// at once.
+inline int64_t library_rows(const PackedMatrix& w, DType activation) {
+  if (w.dtype() == activation) return w.n();
+  return std::min(w.n(), std::max<int64_t>(64, kDequantisedElements / w.k() / 64 * 64));
+}
 // Rows up to which the portable kernel computes an RMS norm in every threadgroup.
 inline constexpr int64_t kPortableNormRows = 4;
 

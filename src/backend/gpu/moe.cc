@@ -53,6 +53,10 @@ struct ChunkBuffers {
 Status GpuBackend::stack(std::span<const PackedMatrix* const> experts) {
   if (experts.size() < 2) return {};
   const size_t bytes = gpu_matrix(experts[0]).bytes();
+  const auto* const first = static_cast<const char*>(gpu_matrix(experts[0]).data);
+  size_t adjacent = 0;
+  while (adjacent < experts.size() && gpu_matrix(experts[adjacent]).data == first + adjacent * bytes) ++adjacent;
+  if (adjacent == experts.size()) return {};
   QUIRE_ASSIGN(std::unique_ptr<Memory> block, device_->allocate(bytes * experts.size()));
   const std::shared_ptr<Memory> shared = std::move(block);
   auto* to = static_cast<char*>(shared->address());

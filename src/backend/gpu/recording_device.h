@@ -27,6 +27,7 @@ class RecordingDevice final : public Device {
   }
   size_t free_bytes() const override { return info_.memory_bytes; }
   Result<std::unique_ptr<Memory>> allocate(size_t bytes) override {
+    ++allocations;
     return std::unique_ptr<Memory>(std::make_unique<HostBlock>(bytes));
   }
   Result<std::unique_ptr<Memory>> allocate_host(size_t bytes) override { return allocate(bytes); }
@@ -64,6 +65,7 @@ class RecordingDevice final : public Device {
   }
   void run(const Graph&) override { note("graph"); }
 
+  size_t allocations = 0;
   bool has_library = false;
   bool whole_launches = false;                 // also note their grids and parameters
   std::set<std::string, std::less<>> missing;  // kernels that it lacks

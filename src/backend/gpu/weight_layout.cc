@@ -104,12 +104,19 @@ int at16(int64_t step, int row) {
 void put_codes(const WeightParams& w, uint8_t* panel, int row, int64_t step, const uint8_t* codes) {
   uint8_t* low = panel + int64_t{at16(step, row)} * 2 * w.low_bits;
   if (w.low_bits == 8) std::memcpy(low, codes, kStep);
-  uint32_t pairs = 0;
-  for (int i = 0; i < kStep; ++i) {
-    if (w.low_bits == 4) low[i % 8] = static_cast<uint8_t>(low[i % 8] | (codes[i] & 15) << (i / 8 * 4));
-    if (w.low_bits == 2) pairs |= static_cast<uint32_t>(codes[i] & 3) << (2 * i);
+  if (w.low_bits == 4) {  // eight bytes at once
+    constexpr uint64_t kNibbles = 0x0f0f0f0f0f0f0f0f;
+    uint64_t first = 0, second = 0;
+    std::memcpy(&first, codes, sizeof first);
+    std::memcpy(&second, codes + 8, sizeof second);
+    const uint64_t both = (first & kNibbles) | (second & kNibbles) << 4;
+    std::memcpy(low, &both, sizeof both);
   }
-  if (w.low_bits == 2) std::memcpy(low, &pairs, sizeof pairs);
+  if (w.low_bits == 2) {
+    uint32_t pairs = 0;
+    for (int i = 0; i < kStep; ++i) pairs |= static_cast<uint32_t>(codes[i] & 3) << (2 * i);
+    std::memcpy(low, &pairs, sizeof pairs);
+  }
   if (w.high_bits == 0) return;
   uint32_t high = 0;
   for (int i = 0; i < kStep; ++i) high |= static_cast<uint32_t>(codes[i] >> w.low_bits) << (w.high_bits * i);

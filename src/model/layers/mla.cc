@@ -60,6 +60,29 @@ Status find_latent_tensors(Loader& loader, int64_t index, LatentTensors& out) {
   return {};
 }
 
+// The same of random weights, which the backend makes: a part for each head.
+Status make_latent_heads(Loader& loader, int64_t index, DType type, MlaWeights& out) {
+  const MlaConfig& c = loader.config().mla;
+  const int64_t heads = loader.own().heads, first = loader.share().rank * heads;
+  const int64_t both_rows = c.nope_dim + c.v_dim;
+  const std::string tensor = loader.name(Part::kKvB, index) + ".weight";
+  const std::vector<int64_t> shape = {loader.config().heads * both_rows, c.kv_rank};
+  std::vector<Loader::Rows> up, down;
+  for (int64_t h = first; h < first + heads; ++h) {
+    const int64_t keys = h * both_rows * c.kv_rank, values = keys + c.nope_dim * c.kv_rank;
+    const int64_t k_rows = head_rows(c.kv_rank), v_rows = head_rows(c.v_dim);
+    QUIRE_ASSIGN(Loader::Rows k_up,
+                 loader.made_rows(tensor, shape, {type, k_rows, c.nope_dim, keys, 1, c.kv_rank, c.kv_rank}));
+    QUIRE_ASSIGN(Loader::Rows v_up,
+                 loader.made_rows(tensor, shape, {type, v_rows, c.kv_rank, values, c.kv_rank, 1, c.v_dim}));
+    up.push_back(std::move(k_up));
+    down.push_back(std::move(v_up));
+  }
+  QUIRE_ASSIGN(out.k_up, loader.pack(std::move(up), {.for_linear = false}));
+  QUIRE_ASSIGN(out.v_up, loader.pack(std::move(down), {.for_linear = false}));
+  return {};
+}
+
 // The weights of all heads one after another, as linear_heads takes them. Keys are absorbed into the query, which needs
 // the transpose of the rows that make them.
 Status load_latent_heads(Loader& loader, int64_t index, MlaWeights& out) {
@@ -67,6 +90,9 @@ Status load_latent_heads(Loader& loader, int64_t index, MlaWeights& out) {
   const int64_t heads = loader.own().heads;  // of this rank
   const int64_t first = loader.share().rank * heads;
   const int64_t both_rows = c.nope_dim + c.v_dim;
+  if (const DType type = loader.narrowed(loader.dummy_dtype()); loader.makes(type)) {
+    return make_latent_heads(loader, index, type, out);
+  }
   LatentTensors from;
   QUIRE_TRY(find_latent_tensors(loader, index, from));
   const bool rounded = is_quantised(from.keys->dtype) || !from.dequantised.empty();
@@ -90,8 +116,9 @@ Status load_latent_heads(Loader& loader, int64_t index, MlaWeights& out) {
       std::copy(row.begin(), row.end(), down.data() + (h * v_rows + i) * c.kv_rank);
     }
   });
-  QUIRE_ASSIGN(out.k_up, loader.from_floats(std::move(up), heads * k_rows, c.nope_dim, type));
-  QUIRE_ASSIGN(out.v_up, loader.from_floats(std::move(down), heads * v_rows, c.kv_rank, type));
+  const Loader::PackPlace place{.for_linear = false};
+  QUIRE_ASSIGN(out.k_up, loader.from_floats(std::move(up), heads * k_rows, c.nope_dim, type, place));
+  QUIRE_ASSIGN(out.v_up, loader.from_floats(std::move(down), heads * v_rows, c.kv_rank, type, place));
   if (from.dequantised.empty()) loader.finished(*from.keys);
   if (from.apart) loader.finished(*from.values);
   return {};

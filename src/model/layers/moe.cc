@@ -55,6 +55,24 @@ struct ExpertSource {
   Part gate = Part::kExpertGate, up = Part::kExpertUp, down = Part::kExpertDown;
 };
 
+// Random experts of a tensor [experts, k, n]: an expert's gate is every other column, and its up are the others.
+Status make_transposed_experts(Loader& loader, const std::string& tensor, DType type, int64_t n, int64_t k,
+                               bool interleaved, ExpertMatrices& to) {
+  const int64_t experts = loader.config().moe.experts, parts = interleaved ? 2 : 1;
+  const int64_t first = loader.share().first_expert(experts), count = loader.share().num_experts(experts);
+  for (int64_t e = first; e < first + count; ++e) {
+    std::vector<Loader::Rows> rows;
+    for (int64_t part = 0; part < parts; ++part) {
+      const Loader::Made made{type, n / parts, k, e * k * n + part, parts, n};
+      QUIRE_ASSIGN(Loader::Rows some, loader.made_rows(tensor, {experts, k, n}, made));
+      rows.push_back(std::move(some));
+    }
+    QUIRE_ASSIGN(Packed packed, loader.pack(std::move(rows), Loader::next_of(to.matrices, count)));
+    to.matrices.push_back(std::move(packed));
+  }
+  return {};
+}
+
 // GPT-OSS: [experts, in, out], with gate and up interleaved. Random weights get the type that the config names.
 Status load_transposed_experts(Loader& loader, int64_t index, MoeWeights& out) {
   const MoeConfig& c = loader.config().moe;
@@ -64,6 +82,9 @@ Status load_transposed_experts(Loader& loader, int64_t index, MoeWeights& out) {
   const int64_t hidden = loader.config().hidden;
   const int64_t first = loader.share().first_expert(c.experts), count = loader.share().num_experts(c.experts);
   const auto load = [&](Part part, int64_t n, int64_t k, bool interleaved, ExpertMatrices& to) -> Status {
+    const DType made = fp4 && k % 32 == 0 ? DType::kMXFP4 : loader.narrowed(loader.dummy_dtype());
+    if (loader.makes(made))
+      return make_transposed_experts(loader, loader.name(part, index), made, n, k, interleaved, to);
     QUIRE_ASSIGN(const weights::TensorRef* tensor, loader.require(loader.name(part, index), {c.experts, k, n}));
     for (int64_t e = first; e < first + count; ++e) {
       const auto read = [&](int64_t begin, int64_t end, float* columns) {
@@ -77,7 +98,7 @@ Status load_transposed_experts(Loader& loader, int64_t index, MoeWeights& out) {
         }
       };
       const DType type = fp4 && k % 32 == 0 ? DType::kMXFP4 : loader.narrowed(tensor->dtype);
-      QUIRE_ASSIGN(Packed packed, loader.from_columns(n, k, type, read));
+      QUIRE_ASSIGN(Packed packed, loader.from_columns(n, k, type, read, Loader::next_of(to.matrices, count)));
       to.matrices.push_back(std::move(packed));
     }
     loader.finished(*tensor);
@@ -133,9 +154,9 @@ Status load_experts(Loader& loader, int64_t index, MoeWeights& out) {
       return unsupported("tensors '" + gate_up.front().name + "' and '" + gate_up.back().name +
                          "' have different types; gate and up of an expert must have the same type");
     }
-    QUIRE_ASSIGN(Packed packed, loader.pack(std::move(gate_up)));
+    QUIRE_ASSIGN(Packed packed, loader.pack(std::move(gate_up), Loader::next_of(out.gate_up.matrices, count)));
     out.gate_up.matrices.push_back(std::move(packed));
-    QUIRE_ASSIGN(packed, loader.pack(std::move(down)));
+    QUIRE_ASSIGN(packed, loader.pack(std::move(down), Loader::next_of(out.down.matrices, count)));
     out.down.matrices.push_back(std::move(packed));
   }
   tensors.erase(nullptr);

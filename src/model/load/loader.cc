@@ -62,6 +62,11 @@ Loader::Loader(const ModelFiles& files, const LoadOptions& options, std::optiona
   pack_.quantise_activations = dtype != DType::kF32;
   pack_.activation = activation_of(files, dtype, backend);
   total_ = files.source->is_dummy() ? 0 : files.source->total_bytes();
+  if (const auto random = files.source->random("", {}); random.ok()) {  // dummy weights
+    dummy_dtype_ = random->stored;
+    const double bytes = dummy_bytes(files.config, static_cast<double>(info(dummy_dtype_).block_bytes));
+    total_ = static_cast<int64_t>(std::min(bytes, 0x1p62)) / own_.share.ranks;
+  }
   for (std::string& tensor : files.source->names()) names_.insert(std::move(tensor));
 }
 
@@ -79,9 +84,13 @@ std::string Loader::name(Part part, int64_t layer, int64_t expert) const {
   return out;
 }
 
+Status Loader::check_cancelled() const {
+  if (options_.cancelled == nullptr || !*options_.cancelled) return {};
+  return Error{ErrorCode::kCancelled, "the load was cancelled"};
+}
+
 Result<const TensorRef*> Loader::require(const std::string& tensor, std::vector<int64_t> shape) {
-  if (options_.cancelled != nullptr && *options_.cancelled)
-    return Error{ErrorCode::kCancelled, "the load was cancelled"};
+  QUIRE_TRY(check_cancelled());
   QUIRE_ASSIGN(const TensorRef* found, files_.source->require(tensor, shape));
   used_.insert(tensor);
   return found;
@@ -204,6 +213,21 @@ void set_map(const Slice& slice, RawMatrix& raw, std::vector<std::byte>& memory)
 
 }  // namespace
 
+Result<Loader::Rows> Loader::made_rows(const std::string& tensor, const std::vector<int64_t>& shape, const Made& made) {
+  QUIRE_TRY(check_cancelled());
+  QUIRE_ASSIGN(RandomElements random, files_.source->random(tensor, shape));
+  random.first = made.first;
+  random.row_step = made.row_step;
+  random.column_step = made.column_step;
+  random.rows = made.made > 0 ? made.made : made.rows;
+  Rows out;
+  out.name = tensor;
+  out.raw = {made.type, made.rows, made.k};
+  out.raw.random = random;
+  count(random.stored, random.rows * row_bytes(random.stored, made.k));
+  return out;
+}
+
 Result<Loader::Rows> Loader::rows(const Slice& slice, int64_t k, RowOptions options) {
   if (is_quantised_linear(slice.prefix)) {
     Rows out;
@@ -216,6 +240,12 @@ Result<Loader::Rows> Loader::rows(const Slice& slice, int64_t k, RowOptions opti
   }
   std::vector<int64_t> shape = {slice.all_rows(), k};
   if (slice.expert >= 0) shape.insert(shape.begin(), slice.experts);
+  if (const DType type = narrowed(dummy_dtype()); makes(type)) {
+    const int64_t before = std::max<int64_t>(slice.expert, 0) * slice.all_rows() * k;
+    QUIRE_ASSIGN(Rows made, made_rows(slice.tensor(), shape, {type, slice.rows, k, before, k}));
+    set_map(slice, made.raw, made.owned_map);
+    return made;
+  }
   QUIRE_ASSIGN(const TensorRef* tensor, require(slice.tensor(), shape));
   if (k % info(tensor->dtype).block_elems != 0) {
     return corrupt("tensor '" + tensor->name + "' has rows of " + std::to_string(k) +
@@ -245,10 +275,17 @@ Result<Loader::Rows> Loader::rows(const Slice& slice, int64_t k, RowOptions opti
   return out;
 }
 
-Result<Packed> Loader::pack(std::vector<Rows> rows) {
+Loader::PackPlace Loader::next_of(const std::vector<Packed>& packed, int64_t count) {
+  const PackedMatrix* first = packed.empty() ? nullptr : packed.front().get();
+  return {.for_linear = false, .stack = {count, std::ssize(packed), first}};
+}
+
+Result<Packed> Loader::pack(std::vector<Rows> rows, const PackPlace& place) {
   std::vector<RawMatrix> raw;
   for (const Rows& row : rows) raw.push_back(row.raw);
   PackOptions options = pack_;
+  options.for_linear = place.for_linear;
+  options.stack = place.stack;
   options.consumed = [&](std::span<const std::byte> bytes) { release(rows, bytes); };
   auto packed = backend_.pack(raw, options);
   const std::string& first = rows.front().name;
@@ -259,14 +296,15 @@ Result<Packed> Loader::pack(std::vector<Rows> rows) {
   return Packed(std::move(packed).value());
 }
 
-Result<Packed> Loader::pack_owned(std::vector<std::byte> bytes, int64_t n, int64_t k, DType type) {
+Result<Packed> Loader::pack_owned(std::vector<std::byte> bytes, int64_t n, int64_t k, DType type,
+                                  const PackPlace& place) {
   std::vector<Rows> all(1);
   all[0].owned = std::move(bytes);
   all[0].raw = {type, n, k, all[0].owned.data()};
-  return pack(std::move(all));
+  return pack(std::move(all), place);
 }
 
-Result<Packed> Loader::from_columns(int64_t n, int64_t k, DType type, const ReadColumns& read) {
+Result<Packed> Loader::from_columns(int64_t n, int64_t k, DType type, const ReadColumns& read, const PackPlace& place) {
   const int64_t row = row_bytes(type, k);
   std::vector<std::byte> bytes(static_cast<size_t>(n * row));
   // A few columns at a time, so that they become short runs of each row: one block, if the type has blocks.
@@ -280,16 +318,17 @@ Result<Packed> Loader::from_columns(int64_t n, int64_t k, DType type, const Read
       narrow_row(run.data(), type, bytes.data() + r * row + row_bytes(type, begin), end - begin);
     }
   });
-  return pack_owned(std::move(bytes), n, k, type);
+  return pack_owned(std::move(bytes), n, k, type, place);
 }
 
-Result<Packed> Loader::from_floats(std::vector<float> values, int64_t n, int64_t k, DType type) {
+Result<Packed> Loader::from_floats(std::vector<float> values, int64_t n, int64_t k, DType type,
+                                   const PackPlace& place) {
   const int64_t row = row_bytes(type, k);
   std::vector<std::byte> bytes(static_cast<size_t>(n * row));
   parallel_blocks(n, rows_per_block(k), [&](int64_t begin, int64_t end) {
     narrow_row(values.data() + begin * k, type, bytes.data() + begin * row, (end - begin) * k);
   });
-  return pack_owned(std::move(bytes), n, k, type);
+  return pack_owned(std::move(bytes), n, k, type, place);
 }
 
 Result<Packed> Loader::matrix(const Slice& slice, int64_t k) {

@@ -107,6 +107,20 @@ class Loader {
   // Tensors whose names begin so belong to other ranks.
   void leave(std::string prefix) { left_.insert(std::move(prefix)); }
 
+  // Whether the backend makes random weights of this type itself (Backend::makes).
+  bool makes(DType type) const { return files_.source->is_dummy() && backend_.makes(type); }
+  // The type in which a dummy checkpoint has its tensors.
+  DType dummy_dtype() const { return dummy_dtype_; }
+  // `rows` rows of such a weight: element (r, c) is element first + r * row_step + c * column_step of the tensor. The
+  // rows from `made` on are zeros, if it is not 0. REQUIRES: makes(type)
+  struct Made {
+    DType type = DType::kF32;
+    int64_t rows = 0, k = 0;
+    int64_t first = 0, row_step = 0, column_step = 1;
+    int64_t made = 0;
+  };
+  Result<Rows> made_rows(const std::string& tensor, const std::vector<int64_t>& shape, const Made& made);
+
   // The steps of matrix() and linear(), for layers that need them one by one.
   struct RowOptions {
     bool may_reorder = false;  // as in QuantRequest
@@ -118,19 +132,27 @@ class Loader {
   // The group of the GF8 that rows() makes of the slice; 0: it makes another type. Reads only the header.
   int64_t fp8_group(const Slice& slice, int64_t k) const;
   // All rows as one packed matrix. REQUIRES: they can_join().
-  Result<Packed> pack(std::vector<Rows> rows);
-  Result<Packed> from_floats(std::vector<float> values, int64_t n, int64_t k, DType type);
+  struct PackPlace {
+    bool for_linear = true;  // as in PackOptions
+    PackOptions::Stack stack = {};
+  };
+  Result<Packed> pack(std::vector<Rows> rows, const PackPlace& place);
+  Result<Packed> pack(std::vector<Rows> rows) { return pack(std::move(rows), PackPlace()); }
+  // The next of `count` matrices of one shape and type, of which `packed` are there.
+  static PackPlace next_of(const std::vector<Packed>& packed, int64_t count);
+  Result<Packed> from_floats(std::vector<float> values, int64_t n, int64_t k, DType type, const PackPlace& place);
   // A matrix [n, k] that is stored by columns: `read` writes columns [begin, end) one after the other, n floats each.
   // Several threads may call it at once. `type` is a plain one, or one with blocks of 32 elements.
   using ReadColumns = std::function<void(int64_t begin, int64_t end, float* to)>;
-  Result<Packed> from_columns(int64_t n, int64_t k, DType type, const ReadColumns& read);
+  Result<Packed> from_columns(int64_t n, int64_t k, DType type, const ReadColumns& read, const PackPlace& place);
 
   // Fails if the file has a tensor that was not used: it would have changed the results.
   Status refuse_leftovers() const;
 
  private:
   // Packs rows that lie one behind the other.
-  Result<Packed> pack_owned(std::vector<std::byte> bytes, int64_t n, int64_t k, DType type);
+  Result<Packed> pack_owned(std::vector<std::byte> bytes, int64_t n, int64_t k, DType type, const PackPlace& place);
+  Status check_cancelled() const;
   Result<std::vector<float>> bias(std::span<const Slice> slices, bool config_has_bias);
   void release(std::span<const Rows> rows, std::span<const std::byte> bytes) const;
   void count(DType type, int64_t bytes);
@@ -142,6 +164,7 @@ class Loader {
   std::optional<DType> dtype_;
   Backend& backend_;
   PackOptions pack_;
+  DType dummy_dtype_ = DType::kF32;
   DecoderConfig own_;
   std::set<std::string> names_, used_, left_;
   std::array<int64_t, kNumDTypes> by_type_{};  // bytes read

@@ -242,6 +242,23 @@ DType activation_of(const ModelFiles& files, std::optional<DType> dtype, const B
   return backend.activation_dtype(dtype.value_or(files.quantised ? DType::kBF16 : files.config.dtype));
 }
 
+double dummy_bytes(const DecoderConfig& c, double size) {
+  const auto product = [](int64_t a, int64_t b) { return static_cast<double>(a) * static_cast<double>(b); };
+  const double attention = product(c.hidden, c.head_dim) * static_cast<double>(2 * c.heads + 2 * c.kv_heads);
+  const double dense = 3 * product(c.hidden, c.intermediate);
+  const double inner = static_cast<double>(c.moe.experts) * static_cast<double>(c.moe.intermediate) +
+                       static_cast<double>(c.moe.shared_intermediate);
+  const double moe = (c.moe.gated ? 3 : 2) * static_cast<double>(c.hidden) * inner;
+  double elements = product(c.vocab_size, c.hidden) * (c.tied_embeddings ? 1 : 2);
+  for (const LayerConfig& layer : c.per_layer) {
+    elements += layer.mixer == Mixer::kAttention ? attention : 0;
+    const bool experts = layer.feed_forward == FeedForward::kMoe;
+    elements += experts ? moe : layer.feed_forward == FeedForward::kNone ? 0 : dense;
+    if (experts && c.moe.beside_mlp) elements += dense;
+  }
+  return elements * size;
+}
+
 Result<ModelFiles> open_model(const fs::path& path, const LoadOptions& options) {
   ModelFiles out;
   if (options.dummy) {
