@@ -30,25 +30,48 @@ struct Embedding {
     for (int i = 0; i < count; i++) to_row[i] = to<T>(v[i] * p.scale);
   }
 };
-// Expands whole panels of a quantised weight. Neighbouring lanes take neighbouring rows, whose codes are neighbours in
-// memory; a thread computes 16 columns of one row. Grid: (panels, columns / 128). REQUIRES: first_row is a multiple of
-// 16, and rows of out start on 16 bytes.
+// Expands whole panels of a quantised weight, kExpandColumns columns per threadgroup. Neighbouring lanes take
+// neighbouring rows, whose codes are neighbours in memory, and 16 columns of them at a time; the values go through
+// threadgroup memory, so that rows are written in long pieces. Grid: (panels, columns / kExpandColumns). REQUIRES:
+// first_row is a multiple of 16, k one of 8, and rows of out start on 16 bytes.
 template <typename T>
 struct ExpandPanels {
-  enum { kThreads = kEmbeddingThreads };
-  typedef NoSmem Smem;
+  enum {
+    kThreads = kEmbeddingThreads,
+    kTurns = kExpandColumns / kThreads,  // steps of 16 columns per thread
+    kPieces = kExpandColumns / 8,        // 16-byte pieces of a row
+    kPitch = kPieces + 1
+  };
+  struct Smem {
+    uint4 rows[16 * kPitch];
+  };
+  static FN uint pair(float a, float b) {
+    return (uint)to_bits16(to<T>(a)) | (uint)to_bits16(to<T>(b)) << 16;
+  }
   static FN void run(Ctx c, CONSTANT const EmbeddingParams& p, TGROUP Smem& sm, DEVICE T* out, DEVICE const uchar* w) {
-    const int step = (int)(c.tgy * (kThreads / 16) + (c.tid >> 4)), row = (int)(c.tgx * 16 + (c.tid & 15u));
-    if (step * 16 >= p.weight.k || row >= p.rows) return;
-    float v[16];
-    weight_load16(p.weight, w, p.first_row + row, step, v);
-    uint u[8];
-    UNROLL for (int i = 0; i < 8; i++) {
-      u[i] = (uint)to_bits16(to<T>(v[2 * i])) | (uint)to_bits16(to<T>(v[2 * i + 1])) << 16;
+    const int panel = (int)c.tgx * 16, row = (int)(c.tid & 15u), begin = (int)c.tgy * kExpandColumns;
+    WeightRaw raw[kTurns];
+    UNROLL for (int i = 0; i < kTurns; i++) {
+      const int step = begin / 16 + (int)(c.tid >> 4) + i * (kThreads / 16);
+      if (panel + row < p.rows) weight_begin(p.weight, w, p.first_row + panel + row, step, raw[i]);
     }
-    DEVICE uint4* to_row = (DEVICE uint4*)(out + (i64)row * p.out_stride + step * 16);
-    to_row[0] = make_uint4(u[0], u[1], u[2], u[3]);
-    to_row[1] = make_uint4(u[4], u[5], u[6], u[7]);
+    UNROLL for (int i = 0; i < kTurns; i++) {
+      const int mine = (int)(c.tid >> 4) + i * (kThreads / 16);
+      if (panel + row < p.rows) {
+        float v[16];
+        weight_finish(p.weight, w, p.first_row + panel + row, begin / 16 + mine, raw[i], v);
+        TGROUP uint4* to_row = sm.rows + row * kPitch + 2 * mine;
+        to_row[0] = make_uint4(pair(v[0], v[1]), pair(v[2], v[3]), pair(v[4], v[5]), pair(v[6], v[7]));
+        to_row[1] = make_uint4(pair(v[8], v[9]), pair(v[10], v[11]), pair(v[12], v[13]), pair(v[14], v[15]));
+      }
+    }
+    TG_BARRIER();
+    UNROLL for (int i = 0; i < 16 * kPieces / kThreads; i++) {
+      const int at = (int)c.tid + i * kThreads, r = at / kPieces, piece = at % kPieces;
+      if (panel + r < p.rows && begin + 8 * piece < p.weight.k) {
+        *(DEVICE uint4*)(out + (i64)(panel + r) * p.out_stride + begin + 8 * piece) = sm.rows[r * kPitch + piece];
+      }
+    }
   }
 };
 

@@ -37,9 +37,10 @@ void GpuBackend::dequantise_rows(const GpuMatrix& weight, int64_t first, const T
   EmbeddingParams p = params_of(weight, out, 1.0f);
   p.first_row = static_cast<int>(first);
   p.rows = static_cast<int>(out.rows);
-  if (is_quantised(weight.dtype()) && out.dtype != DType::kF32 && first % kPanelRows == 0 && on_16_bytes(out)) {
+  if (is_quantised(weight.dtype()) && out.dtype != DType::kF32 && first % kPanelRows == 0 && weight.k() % 8 == 0 &&
+      on_16_bytes(out)) {
     return launch({KernelId::kExpandPanels, out.dtype}, p, {out.data, weight.data},
-                  {grid_div(out.rows, kPanelRows), grid_div(weight.k(), kEmbeddingThreads)}, kEmbeddingThreads);
+                  {grid_div(out.rows, kPanelRows), grid_div(weight.k(), kExpandColumns)}, kEmbeddingThreads);
   }
   launch({KernelId::kEmbedding, out.dtype}, p, {out.data, weight.data, nullptr}, grid_of(weight, out),
          kEmbeddingThreads);

@@ -106,6 +106,24 @@ TEST_P(GpuLinear, EmbeddingReadsTheRowsThatTheFileHolds) {
   device.clear();
 }
 
+TEST_P(GpuLinear, ExpandsRowsAsTheFileHoldsThem) {
+  const int64_t n = 37, k = cases::rounded_k(GetParam(), 544), first = 16;
+  const cases::Weight weight = cases::random_weight_of(GetParam(), n, k, 5);
+  const std::vector<float> w = oracle::weight_values(weight.raw());
+  TestDevice& device = test_device();
+  for (const DType type : {DType::kF16, DType::kBF16}) {
+    const auto packed_weight = packed(device, weight, type);
+    const Tensor out = device.room(n - first, k, type, 8);
+    device.ops().dequantise_rows(gpu_matrix(packed_weight.get()), first, out);
+    const std::vector<float> got = floats_of(device.rows_of(out), type);
+    for (size_t i = 0; i < got.size(); ++i) {
+      const float want = rounded(w[static_cast<size_t>(first * k) + i], type);
+      ASSERT_EQ(std::memcmp(&got[i], &want, 4), 0) << name(GetParam()) << " element " << i;
+    }
+  }
+  device.clear();
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, GpuLinear,
                          testing::Values(DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0,
                                          DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ2_K, DType::kQ3_K,

@@ -14,4 +14,4 @@ struct EmbeddingParams {
   int fours;  // rows have a multiple of 16 columns, and may be stored in vectors of four
   float scale;
 };
-enum { kEmbeddingThreads = 128 };
+enum { kEmbeddingThreads = 128, kExpandColumns = 512 };
