@@ -45,9 +45,7 @@ struct ExpandPanels {
   struct Smem {
     uint4 rows[16 * kPitch];
   };
-  static FN uint pair(float a, float b) {
-    return (uint)to_bits16(to<T>(a)) | (uint)to_bits16(to<T>(b)) << 16;
-  }
+  static FN uint pair(float a, float b) { return (uint)to_bits16(to<T>(a)) | (uint)to_bits16(to<T>(b)) << 16; }
   static FN void run(Ctx c, CONSTANT const EmbeddingParams& p, TGROUP Smem& sm, DEVICE T* out, DEVICE const uchar* w) {
     const int panel = (int)c.tgx * 16, row = (int)(c.tid & 15u), begin = (int)c.tgy * kExpandColumns;
     WeightRaw raw[kTurns];

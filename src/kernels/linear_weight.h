@@ -128,6 +128,13 @@ FN void weight_codes(CONSTANT const WeightParams& w, THREAD const WeightRaw& raw
   }
 }
 
+// Twice the value of an MXFP4 code (a sign, two bits of exponent and one of mantissa), composed from its bits: integers
+// and a table would take four times the instructions.
+FN float weight_e2m1_twice(uint code) {
+  const uint size = code & 7u, bits = size < 2u ? size * 0x3f800000u : (size << 22) + 0x3f800000u;
+  return as_float(size == 0u ? 0u : bits | (code & 8u) << 28);
+}
+
 // The value of an fp8 number and its scale, as the loader of a plain weight computes it.
 FN float weight_e4m3(CONSTANT const WeightParams& w, float scale, float q) {
   const float v = q * scale;
@@ -139,6 +146,12 @@ FN void weight_values(CONSTANT const WeightParams& w, THREAD const WeightRaw& ra
   if (w.scheme == kSchemeE4M3) {
     UNROLL for (int i = 0; i < 16; i++) {
       v[i] = weight_e4m3(w, s.scale, e4m3_to_f((raw.low[i >> 2] >> (8 * (i & 3))) & 255));
+    }
+    return;
+  }
+  if (w.scheme == kSchemeExponent) {
+    UNROLL for (int i = 0; i < 16; i++) {
+      v[i] = s.scale * weight_e2m1_twice(raw.low[(i >> 2) & 1] >> (8 * (i & 3) + 4 * (i >> 3)));
     }
     return;
   }
