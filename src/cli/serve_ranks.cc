@@ -63,6 +63,7 @@ void add_rank_flags(CLI::App& app, RankFlags& flags) {
 
 Result<std::unique_ptr<distributed::Group>> join_ranks(const RankFlags& flags, llm::Options& options) {
   QUIRE_ASSIGN(const std::string backend, executor_backend(flags.executor_backend));
+  options.distributed_timeout_s = flags.timeout_s;
   const auto launched = distributed::launched_rank();
   const int64_t wanted = options.ranks();
   const bool several = launched && launched->size > 1;

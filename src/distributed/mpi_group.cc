@@ -51,6 +51,8 @@ class MpiGroup final : public Group {
     std::vector<std::byte> all(static_cast<size_t>(size_));
     gather({&mine, 1}, all);
   }
+  double limit_seconds() const override { return world_->limit_seconds(); }
+  void end_stalled() override { world_->end_stalled(); }
   std::string trouble() const { return world_->trouble(); }
   void set_report(Report report) override { world_->watch().set_report(std::move(report)); }
   std::vector<metrics::RankTotals> reports() const override { return world_->watch().reports(); }

@@ -34,6 +34,8 @@ class MpiWorld {
   const std::string& version() const { return library_.version; }
   std::string trouble() const;  // trouble_of()
   RankWatch& watch() const { return *watch_; }
+  double limit_seconds() const { return options_.timeout_seconds; }
+  [[noreturn]] void end_stalled();  // see Group
 
   // A message under way.
   struct Transfer {

@@ -37,6 +37,7 @@ struct RankGroups {
 
   model::Share share;
   distributed::Group* all = nullptr;
+  std::shared_ptr<void> watch;  // of the backend's steps; it ends after the exchanges
   std::unique_ptr<distributed::Group> stage;
   std::unique_ptr<Exchange> of_all, of_stage;  // of_all: between stages
   std::shared_ptr<model::GatherTimes> times;

@@ -152,6 +152,42 @@ def test_a_killed_rank_ends_the_server(models, tmp_path, victim):
             client.join(60)
 
 
+def test_a_gpu_that_stalls_ends_the_server(models, tmp_path):
+    """A launch of rank 1 never ends, but its process answers: first health is red, then all ranks end and name it."""
+    flags = ("--tensor-parallel-size", "2", "--device", "emulator", "--distributed-timeout-seconds", "6",
+             "--health-stall-seconds", "1")
+    with Job(tmp_path, 1, *command(models / "tiny", *flags),
+             then=(1, "env", "QUIRE_EMULATOR_STALL=2000", *command(models / "tiny", *flags))) as job:
+        at = url(job)
+        answers = []
+
+        def load():
+            try:
+                while True:
+                    answers.append(ask(at, QUESTION | {"max_tokens": 200}))
+            except (httpx.HTTPError, AssertionError):
+                pass
+        client = threading.Thread(target=load, daemon=True)
+        client.start()
+        wait_until(lambda: httpx.get(f"{at}/health").status_code == 503, lambda: job.log)
+        assert job.wait() != 0
+        job.rank_says(0, r"rank 1 \(\S+, pid \d+\) (has a GPU that did not finish a step|did not do its part) within 6 s; "
+                         "the other ranks cannot go on without it")
+        assert [job.exit_code(rank) for rank in range(2)] == [1, 1], job.log
+        client.join(60)
+
+
+def test_a_gpu_that_stalls_ends_the_threads_of_a_process(models, tmp_path):
+    done = subprocess.run(
+        [*map(str, (BIN_DIR / "quire", "run", models / "tiny", "one two three", "--tensor-parallel-size", 2, "--device",
+                    "emulator", "--distributed-timeout-seconds", 1, "--max-model-len", 256, "--num-gpu-blocks-override", 40))],
+        env=os.environ | {"QUIRE_EMULATOR_STALL": "1000", "QUIRE_HOME": str(tmp_path)}, capture_output=True, text=True,
+        check=False, timeout=60)
+    assert done.returncode == 1, done.stderr
+    assert re.search(r"rank \d has a GPU that did not finish a step within 1 s; the other ranks cannot go on without it",
+                     done.stderr), done.stderr
+
+
 def test_a_rank_with_another_model_is_refused(models, tmp_path):
     """All ranks say the same, and end."""
     flags = ("--tensor-parallel-size", "2")

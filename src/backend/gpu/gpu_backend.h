@@ -17,6 +17,7 @@
 #include "backend/gpu/scratch.h"
 #include "backend/gpu/staging.h"
 #include "backend/gpu/step_recorder.h"
+#include "backend/gpu/step_watch.h"
 #include "backend/gpu/weight_layout.h"
 
 namespace quire::gpu {
@@ -64,6 +65,7 @@ class GpuBackend final : public Backend {
   Result<const void*> upload(std::span<const std::byte> values) override { return constants_.upload(values); }
   const void* stage(std::span<const std::byte> values) override { return staging_.stage(values); }
   void begin_step() override;
+  void begin_step_beside() override;
   void reserve_stage(size_t bytes, size_t arrays) override;
   bool replay_step(const GraphKey& shape) override;
   void end_step() override;
@@ -119,6 +121,8 @@ class GpuBackend final : public Backend {
   // exchange.cc
   bool splits_experts() const override { return true; }
   Result<std::unique_ptr<Exchange>> join(distributed::Group& group, bool gathers) override;
+  void watch_steps(distributed::Group* group) override;
+  StepWatch* step_watch() { return watch_.get(); }  // may be null
   // Queues work of another library behind the ops before it (Device::queue).
   void queue(std::function<Status(void* stream)> work);
 
@@ -136,6 +140,7 @@ class GpuBackend final : public Backend {
   size_t moe_scratch(const WorkspaceLimits& sizes) const;
   size_t recurrent_scratch(const WorkspaceLimits& sizes) const;
 
+  void begin_step(bool beside);
   void before_launch();
   void finish_staging();
   void run_recorded(const RecordedStep& step);
@@ -154,6 +159,7 @@ class GpuBackend final : public Backend {
   DeviceSampler sampler_;
   Scratches scratch_;
   std::unique_ptr<Memory> read_back_;  // what read() returns
+  std::unique_ptr<StepWatch> watch_;   // null: this is the only rank
 };
 
 }  // namespace quire::gpu
