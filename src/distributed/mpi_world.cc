@@ -164,6 +164,26 @@ void MpiWorld::lost(int rank, Loss why) const {
   end_process(fmt::format("{} {}; the other ranks cannot go on without it", name(rank), describe(why, seconds)));
 }
 
+void MpiWorld::add_report(Group::Report report) {
+  const std::lock_guard lock(reports_mutex_);
+  reports_.push_back(std::move(report));
+  if (reports_.size() > 1) return;
+  watch_->set_report([this] {
+    const std::lock_guard sum_lock(reports_mutex_);
+    metrics::RankTotals out;
+    for (const Group::Report& one : reports_) {
+      const metrics::RankTotals totals = one();
+      out.steps += totals.steps;
+      out.compute_nanoseconds += totals.compute_nanoseconds;
+      out.wait_nanoseconds += totals.wait_nanoseconds;
+      out.sent_bytes += totals.sent_bytes;
+      out.pages += totals.pages;
+      out.resident_bytes = totals.resident_bytes;  // of the process
+    }
+    return out;
+  });
+}
+
 void MpiWorld::end_stalled() {
   watch_->tell_lost(rank_, Loss::kDeviceStalled);
   lost(rank_, Loss::kDeviceStalled);

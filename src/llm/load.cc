@@ -10,6 +10,7 @@
 #include "base/env.h"
 #include "base/log.h"
 #include "base/trace.h"
+#include "distributed/mpi_group.h"
 #include "kv/cache_groups.h"
 #include "kv/kv_spec.h"
 #include "kv/offload.h"
@@ -203,16 +204,15 @@ Result<std::unique_ptr<Backend>> open_backend(const Options& options, int part) 
   }
   if (options.engines > 1) {
     const int threads = options.threads > 0 ? static_cast<int>(options.threads) : cpu::choose_cpus().threads;
-    if (options.engines * options.ranks() > threads) {
-      const std::string ranks =
-          options.ranks() > 1 ? " for each of its " + std::to_string(options.ranks()) + " ranks" : "";
+    const int64_t ranks_here = cpu_share(options, 0).ranks / options.engines;
+    if (options.engines * ranks_here > threads) {
+      const std::string ranks = ranks_here > 1 ? " for each of its " + std::to_string(ranks_here) + " ranks" : "";
       return invalid_argument("--data-parallel-size is " + std::to_string(options.engines) + ", but there are " +
                               std::to_string(threads) + " threads, and each engine needs one" + ranks +
                               ": lower it, or raise --threads");
     }
   }
-  const HostShare share = options.engines > 1 ? HostShare{part, static_cast<int>(options.engines * options.ranks())}
-                                              : cpu_share(options, part);
+  const HostShare share = cpu_share(options, part);
   return make_cpu_backend({static_cast<int>(options.threads), options.cpu_isa, share.rank, share.ranks});
 }
 
@@ -594,17 +594,22 @@ Result<std::unique_ptr<engine::Engine>> add_twin_engine(const Options& options, 
                                                         const std::shared_ptr<model::AdapterBook>& adapters) {
   model::ParallelModel* leader = nullptr;
   auto backend = make_backend(options, index * static_cast<int>(options.ranks()));
-  if (first == nullptr) {
+  std::shared_ptr<RankThreads> threads;
+  std::shared_ptr<distributed::Group> all;
+  if (options.processes.group != nullptr) {
+    all = distributed::make_twin_group(*options.processes.group, index);
+  } else if (first != nullptr) {
+    threads = std::make_shared<RankThreads>(options, index, *first);
+    all = std::shared_ptr<distributed::Group>(threads, &threads->first());
+  } else {
     if (!backend.ok()) return backend.error();
     return make_twin_engine(std::move(*backend), rank, {}, nullptr, {}, leader);
   }
-  const auto threads = std::make_shared<RankThreads>(options, index, *first);
-  QUIRE_TRY(agree(&threads->first(), backend.ok() ? Status() : Status(backend.error())));
+  QUIRE_TRY(agree(all.get(), backend.ok() ? Status() : Status(backend.error())));
   const auto groups = std::make_shared<RankGroups>();
-  QUIRE_ASSIGN(*groups, RankGroups::make(options, threads->first(), **backend));
+  QUIRE_ASSIGN(*groups, RankGroups::make(options, *all, **backend));
   groups->report(pages);
-  auto twin =
-      make_twin_engine(std::move(*backend), rank, groups->ranks(), adapters, std::pair(threads, groups), leader);
+  auto twin = make_twin_engine(std::move(*backend), rank, groups->ranks(), adapters, std::pair(all, groups), leader);
   QUIRE_TRY(agree(groups->all, twin.ok() ? Status() : Status(twin.error())));
   leader->start();
   return twin;
@@ -764,6 +769,8 @@ Status run_follower(const Options& given, distributed::Group& all, const std::at
   QUIRE_ASSIGN(const kv::MemoryPlan plan, plan_rank(follower->rank, &all));
   groups.report(plan.num_blocks - 1);
   name_pages(options, follower->files, *follower->backend, plan, groups, follower->rank.resolved);
+  TwinFollowers twins(options);
+  twins.show(*follower);
   if (show != nullptr) show->set(&*follower);
   const Status allocated = allocate(*follower);
   QUIRE_TRY(agree(&all, allocated));

@@ -8,6 +8,7 @@
 
 #include "base/env.h"
 #include "base/trace.h"
+#include "distributed/mpi_group.h"
 #include "metrics/process_stats.h"
 
 namespace quire::llm {
@@ -33,11 +34,6 @@ Status check_ranks(const Options& options, const Backend& backend) {
                             std::to_string(kMostRanks));
   }
   if (options.ranks() == 1) return {};
-  if (options.engines > 1 && options.processes.group != nullptr) {
-    return unsupported(
-        "--data-parallel-size works with ranks that are threads, but not under mpirun; leave it out, or start a server "
-        "for each group of ranks behind a router");
-  }
   const std::string several = "a model on " + std::to_string(options.ranks()) + " ranks ";
   if (backend.describe().starts_with("metal")) {
     return unsupported(several + "runs on CPUs and on NVIDIA GPUs; use --device cpu, or leave out " +
@@ -62,9 +58,11 @@ bool gathers_alone() {
 
 HostShare cpu_share(const Options& options, int rank) {
   const Processes& processes = options.processes;
-  if (processes.group == nullptr) return {rank, static_cast<int>(std::max<int64_t>(options.ranks(), 1))};
-  if (processes.own_cpus) return {};
-  return {processes.host_rank, processes.host_ranks};
+  if (processes.group == nullptr)
+    return {rank, static_cast<int>(options.engines * std::max<int64_t>(options.ranks(), 1))};
+  const int engine = rank / static_cast<int>(options.ranks()), engines = static_cast<int>(options.engines);
+  if (processes.own_cpus) return {engine, engines};
+  return {engine * processes.host_ranks + processes.host_rank, engines * processes.host_ranks};
 }
 
 Result<RankGroups> RankGroups::make(const Options& options, distributed::Group& group, Backend& backend) {
@@ -164,6 +162,25 @@ int64_t smallest(distributed::Group* all, int64_t own) {
   std::vector<int64_t> numbers(static_cast<size_t>(all->size()));
   all->all_gather(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(numbers)));
   return *std::ranges::min_element(numbers);
+}
+
+TwinFollowers::TwinFollowers(const Options& options) {
+  if (options.processes.group == nullptr) return;
+  for (int engine = 1; engine < options.engines; ++engine) {
+    threads_.emplace_back(
+        [this, options, engine,
+         group = std::shared_ptr<distributed::Group>(distributed::make_twin_group(*options.processes.group, engine))] {
+          if (show_.wait() == nullptr) return;  // rank 0 has no other engine either
+          bool loaded = false;
+          const Status status = run_twin_follower(options, engine, *group, show_, &loaded);
+          QUIRE_CHECK(status.ok() || !loaded, status.error().message.c_str());
+        });
+  }
+}
+
+TwinFollowers::~TwinFollowers() {
+  show_.set(nullptr);
+  for (std::thread& thread : threads_) thread.join();
 }
 
 RankThreads::RankThreads(const Options& options, const std::atomic<bool>* cancelled)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -111,6 +112,31 @@ def test_same_answers_and_an_orderly_end(models, tmp_path):
 
 
 @in_proc
+def test_several_engines_have_the_same_answers(models, tmp_path):
+    """Each process has its rank of both engines, which work at the same time."""
+    (tmp_path / "one").mkdir()
+    bodies = [QUESTION | {"prompt": f"one two {number}", "seed": number} for number in range(8)]
+    with Job(tmp_path / "one", 1, *command(models / "tiny")) as alone:
+        at = url(alone)
+        expected = [bits(ask(at, body)) for body in bodies]
+    with serve(tmp_path, 2, models / "tiny", "--data-parallel-size", 2, "--threads", 2) as job:
+        at = url(job)
+        with ThreadPoolExecutor(4) as pool:
+            assert [bits(answer) for answer in pool.map(lambda body: ask(at, body), bodies)] == expected
+        for engine in ("0", "1"):
+            answer = httpx.post(f"{at}/v1/completions", json=bodies[0], headers={"X-data-parallel-rank": engine}, timeout=60)
+            assert bits(answer.json()) == expected[0]
+        metrics = httpx.get(f"{at}/metrics").text
+        for engine in range(2):
+            (count,) = re.findall(rf'^vllm:request_success_total{{engine="{engine}",finished_reason="length".*}} (\S+)$',
+                                  metrics, re.M)
+            assert float(count) > 0, metrics
+        os.kill(pid_of(job, 0), signal.SIGTERM)
+        assert job.wait() == 0, job.log
+        assert [job.exit_code(rank) for rank in range(2)] == [0, 0], job.log
+
+
+@in_proc
 def test_health_is_red_while_a_rank_is_stopped(models, tmp_path):
     """And green again when the rank goes on, with the same answers as before."""
     with serve(tmp_path, 2, models / "tiny") as job:
@@ -211,6 +237,7 @@ def test_a_rank_with_another_level_of_instructions_is_refused(models, tmp_path):
     (2, ("--tensor-parallel-size", "4"), "mpirun started 2 processes, but --tensor-parallel-size times "
                                          "--pipeline-parallel-size is 4; both must be the same"),
     (2, (), "is 1; both must be the same"),
+    (4, ("--tensor-parallel-size", "2", "--data-parallel-size", "2"), "as each process has its rank of all engines"),
     (2, ("--tensor-parallel-size", "2", "--distributed-executor-backend", "threads"), "keeps all ranks in one"),
     (2, ("--tensor-parallel-size", "2", "--distributed-executor-backend", "ray"), "ray is not supported"),
 ])
