@@ -165,10 +165,12 @@ std::shared_ptr<const std::vector<std::byte>> AdapterBook::take(uint64_t id) {
   return out;
 }
 
-bool AdapterBook::gone(uint64_t id) const {
+bool AdapterBook::gone(uint64_t id) {
   const std::lock_guard lock(mutex_);
   const auto at = entries_.find(id);
-  return at == entries_.end() || at->second.adapter.expired();
+  if (at != entries_.end() && !at->second.adapter.expired()) return false;
+  if (at != entries_.end()) entries_.erase(at);
+  return true;
 }
 
 ParallelModel::ParallelModel(std::unique_ptr<Model> own, const Ranks& ranks, std::shared_ptr<AdapterBook> adapters,

@@ -23,7 +23,7 @@ class AdapterBook {
   void add(const AdapterPtr& adapter, std::vector<std::byte> bytes);
   // For the ranks of an engine, which calls it once. Null if the adapter is in no book.
   std::shared_ptr<const std::vector<std::byte>> take(uint64_t id);
-  bool gone(uint64_t id) const;  // nobody has the adapter any more
+  bool gone(uint64_t id);  // nobody has the adapter any more
 
  private:
   struct Entry {
@@ -32,7 +32,7 @@ class AdapterBook {
     int64_t takers = 0;  // engines that have not taken it
   };
   const int64_t engines_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::map<uint64_t, Entry> entries_;  // by id; guarded by mutex_
 };
 
