@@ -62,6 +62,7 @@ struct WorkspaceLimits {
   int64_t state_columns = 0;                    // floats per token of a recurrent layer
   int64_t experts = 0, chosen = 0;              // of a layer; per token
   int64_t expert_columns = 0;                   // between and after the two products of an expert
+  bool steps_beside = false;                    // begin_step_beside() is called
 
   // What both steps fit into: for two models that share a backend.
   void raise_to(const WorkspaceLimits& other) {
@@ -73,6 +74,7 @@ struct WorkspaceLimits {
           &WorkspaceLimits::experts, &WorkspaceLimits::chosen, &WorkspaceLimits::expert_columns}) {
       raise(this->*field, other.*field);
     }
+    raise(steps_beside, other.steps_beside);
     raise(staged_bytes, other.staged_bytes);
     raise(staged_arrays, other.staged_arrays);
     v_in_k |= other.v_in_k;
@@ -113,6 +115,9 @@ class Backend {
   // each array, then replay_step(). It returns true if a recorded step runs again with the newly staged arrays; then
   // the model calls no ops. Otherwise call the ops, and end_step() after them.
   virtual void begin_step() {}
+  // The same for a step of a model that this rank runs alone beside one of several ranks (a draft model): which of the
+  // other steps are recorded must not depend on it, since all ranks record the same ones.
+  virtual void begin_step_beside() { begin_step(); }
   virtual void reserve_stage(size_t /*bytes*/, size_t /*arrays*/) {}
   virtual bool replay_step(const GraphKey&) { return false; }
   virtual void end_step() {}
@@ -210,6 +215,9 @@ class Backend {
   // This backend's end of an exchange between the backends of a group's ranks, which all call it; on all of them it
   // succeeds or none. `gathers`: it will be asked for gathers, not for messages alone. It must not outlive either.
   virtual Result<std::unique_ptr<Exchange>> join(distributed::Group& group, bool gathers);
+  // From now on a step that the device does not finish within the group's limit ends the process. `group`: of all
+  // ranks; null ends the watch, and comes after the end of all exchanges.
+  virtual void watch_steps(distributed::Group* /*group*/) {}
 
   // Sampling in the backend's memory (ops/sampling.h), if samples(). Call prepare_sampling() once, with the most rows
   // of a step and of one call of sample(). In a step: call sample() for its rows, then finish_samples(), which starts

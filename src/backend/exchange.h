@@ -23,6 +23,13 @@ class Exchange {
   virtual void gather_columns(const Tensor& mine, const Tensor& all, int root = distributed::Group::kEvery) = 0;
   // Row i of `x` becomes that of rank ids[i] / width. REQUIRES: the same ids on every rank; contiguous rows.
   virtual void gather_rows(const Tensor& x, std::span<const int32_t> ids, int64_t width) = 0;
+  // Whether it is worth while to divide such rows among the ranks by columns (scatter_rows) instead of gathering them,
+  // although another call must follow. The same on every rank.
+  virtual bool scatters(const Tensor& /*x*/) const { return false; }
+  // `mine` becomes this rank's columns, those from rank * mine.cols on, of the rows that gather_rows() would give. `x`
+  // stays as it is. REQUIRES: scatters(x); contiguous rows, and mine.cols * ranks == x.cols.
+  virtual void scatter_rows(const Tensor& /*x*/, std::span<const int32_t> /*ids*/, int64_t /*width*/,
+                            const Tensor& /*mine*/) {}
   // The bytes of rank `root` on every rank.
   virtual void broadcast(void* data, size_t bytes, int root) = 0;
   // Rows from one rank to another. REQUIRES: contiguous rows.

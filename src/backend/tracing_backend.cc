@@ -116,6 +116,7 @@ class TracingBackend final : public Backend {
   Result<const void*> upload(std::span<const std::byte> values) override { return inner_->upload(values); }
   const void* stage(std::span<const std::byte> values) override { return inner_->stage(values); }
   void begin_step() override { inner_->begin_step(); }
+  void begin_step_beside() override { inner_->begin_step_beside(); }
   void reserve_stage(size_t bytes, size_t arrays) override { inner_->reserve_stage(bytes, arrays); }
   bool replay_step(const GraphKey& shape) override { return inner_->replay_step(shape); }
   void end_step() override { inner_->end_step(); }
@@ -185,6 +186,9 @@ class TracingBackend final : public Backend {
   }
   Result<std::unique_ptr<Exchange>> join(distributed::Group& group, bool gathers) override {
     return inner_->join(group, gathers);
+  }
+  void watch_steps(distributed::Group* group) override {
+    inner_->watch_steps(group);
   }
   bool adapts_experts() const override {
     return inner_->adapts_experts();

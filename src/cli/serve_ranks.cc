@@ -63,6 +63,7 @@ void add_rank_flags(CLI::App& app, RankFlags& flags) {
 
 Result<std::unique_ptr<distributed::Group>> join_ranks(const RankFlags& flags, llm::Options& options) {
   QUIRE_ASSIGN(const std::string backend, executor_backend(flags.executor_backend));
+  options.distributed_timeout_s = flags.timeout_s;
   const auto launched = distributed::launched_rank();
   const int64_t wanted = options.ranks();
   const bool several = launched && launched->size > 1;
@@ -78,7 +79,8 @@ Result<std::unique_ptr<distributed::Group>> join_ranks(const RankFlags& flags, l
   if (launched->size != wanted) {
     return invalid_argument("mpirun started " + std::to_string(launched->size) +
                             " processes, but --tensor-parallel-size times --pipeline-parallel-size is " +
-                            std::to_string(wanted) + "; both must be the same");
+                            std::to_string(wanted) + "; both must be the same" +
+                            (options.engines > 1 ? ", as each process has its rank of all engines" : ""));
   }
   if (launched->rank > 0) {
     set_log_prefix("[rank " + std::to_string(launched->rank) + " " + host_name() + "]");

@@ -60,6 +60,12 @@ class Group {
 
   static constexpr int kEvery = -1;
 
+  // How long the others may wait for a rank's part of a step.
+  virtual double limit_seconds() const = 0;
+  // Ends this process, because its device did not finish a step within the limit; the others learn it. Any thread.
+  // REQUIRES: a group that is no part of another.
+  [[noreturn]] virtual void end_stalled() = 0;
+
   // From now on every rank may ask what this one has done; any thread may call `report`. It costs no call of the group.
   using Report = std::function<metrics::RankTotals()>;
   virtual void set_report(Report report) = 0;
@@ -72,6 +78,9 @@ class Group {
 };
 
 // A group of threads of one process: element r belongs to rank r.
-std::vector<std::unique_ptr<Group>> make_thread_group(int size);
+std::vector<std::unique_ptr<Group>> make_thread_group(int size, double limit_seconds = 300);
+
+// Logs the sentence and ends the process with exit code 1; of several threads that call it, one does.
+[[noreturn]] void end_process(const std::string& sentence);
 
 }  // namespace quire::distributed

@@ -14,7 +14,9 @@
 namespace quire::distributed {
 namespace {
 
-constexpr int kTags = 4;  // of one group; the next group's follow
+constexpr int kTags = 4;    // of one group; the next group's follow
+constexpr int kDepths = 8;  // of groups that are parts of parts; those of a twin follow
+constexpr int kMostTwins = 256;
 
 // Some neighbouring ranks of the world.
 class MpiGroup final : public Group {
@@ -51,9 +53,18 @@ class MpiGroup final : public Group {
     std::vector<std::byte> all(static_cast<size_t>(size_));
     gather({&mine, 1}, all);
   }
+  double limit_seconds() const override { return world_->limit_seconds(); }
+  void end_stalled() override { world_->end_stalled(); }
   std::string trouble() const { return world_->trouble(); }
-  void set_report(Report report) override { world_->watch().set_report(std::move(report)); }
-  std::vector<metrics::RankTotals> reports() const override { return world_->watch().reports(); }
+  void set_report(Report report) override { world_->add_report(std::move(report)); }
+  std::vector<metrics::RankTotals> reports() const override {
+    if (depth_ > kDepths) return {};
+    return world_->watch().reports();
+  }
+  std::unique_ptr<Group> twin(int number) const {
+    QUIRE_CHECK(first_ == 0 && depth_ == 1 && number > 0 && number < kMostTwins);
+    return std::make_unique<MpiGroup>(world_, first_, size_, 1 + number * kDepths);
+  }
   std::unique_ptr<Group> split(int first, int count) override {
     QUIRE_CHECK(first <= rank() && rank() < first + count && first + count <= size_);
     return std::make_unique<MpiGroup>(world_, first_ + first, count, depth_ + 1);
@@ -81,7 +92,8 @@ class MpiGroup final : public Group {
   const std::shared_ptr<MpiWorld> world_;
   const int first_;
   const int size_;
-  const int depth_;  // how often it was split, and 1 for the whole world
+  const int
+      depth_;  // how often it was split, and 1 for the whole world; a twin's begins at another multiple of kDepths
 };
 
 }  // namespace
@@ -101,6 +113,10 @@ std::optional<LaunchedRank> launched_rank() {
   out.host_ranks = std::max(out.host_rank + 1, number("OMPI_COMM_WORLD_LOCAL_SIZE"));
   out.bound = env("OMPI_MCA_orte_bound_at_launch").value_or("0") == "1";
   return out;
+}
+
+std::unique_ptr<Group> make_twin_group(const Group& group, int number) {
+  return dynamic_cast<const MpiGroup&>(group).twin(number);
 }
 
 std::string trouble_of(const Group& group) {

@@ -33,6 +33,11 @@ constexpr double kMostSilence = 30;
 // process makes one group in its life. The Error is one sentence, for example about a missing library.
 Result<std::unique_ptr<Group>> make_mpi_group(const MpiOptions& options);
 
+// Another group of the same processes, for calls that another thread makes at the same time. Every rank calls it, with
+// the same number; groups of different numbers have nothing to do with each other. What their ranks report is added up
+// in the first group. REQUIRES: a group of make_mpi_group(); 0 < number < 256.
+std::unique_ptr<Group> make_twin_group(const Group& group, int number);
+
 // A sentence about a process that has not answered for some seconds, and may soon be lost; "" if all answer, or if the
 // ranks are no processes. Any thread may ask.
 std::string trouble_of(const Group& group);

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
 
 #include "base/log.h"
@@ -23,18 +22,6 @@ constexpr double kFinalizeSeconds = 5;
 constexpr double kTroubleSeconds = 2;  // eight signs of life that did not come
 constexpr auto kOutboxLimit = 1s;      // at the end, for messages that nobody has received yet
 constexpr auto kOutboxPause = 20us;
-
-// Ends the process. mpirun notices that it went without MPI_Finalize, and ends the ranks that are left. (MPI_Abort does
-// the same, but waits for daemons that may be among what was lost.)
-[[noreturn]] void end_process(const std::string& sentence) {
-  static std::atomic_flag ended = ATOMIC_FLAG_INIT;
-  if (ended.test_and_set()) {
-    for (;;) ::pause();  // another thread is about to end the process
-  }
-  log_error("{}", sentence);
-  flush_log();
-  std::_Exit(1);
-}
 
 // Ends the process with a sentence if it still exists after so many seconds: for calls of MPI that may hang.
 class TimeLimit {
@@ -170,9 +157,36 @@ std::string MpiWorld::trouble() const {
   return fmt::format("{} has not answered for {} seconds.", name(quiet->rank), static_cast<int64_t>(quiet->seconds));
 }
 
+// mpirun notices that the process went without MPI_Finalize, and ends the ranks that are left. (MPI_Abort does the
+// same, but waits for daemons that may be among what was lost.)
 void MpiWorld::lost(int rank, Loss why) const {
-  const double seconds = why == Loss::kStalled ? options_.timeout_seconds : silence_;
+  const double seconds = why == Loss::kSilent ? silence_ : options_.timeout_seconds;
   end_process(fmt::format("{} {}; the other ranks cannot go on without it", name(rank), describe(why, seconds)));
+}
+
+void MpiWorld::add_report(Group::Report report) {
+  const std::lock_guard lock(reports_mutex_);
+  reports_.push_back(std::move(report));
+  if (reports_.size() > 1) return;
+  watch_->set_report([this] {
+    const std::lock_guard sum_lock(reports_mutex_);
+    metrics::RankTotals out;
+    for (const Group::Report& one : reports_) {
+      const metrics::RankTotals totals = one();
+      out.steps += totals.steps;
+      out.compute_nanoseconds += totals.compute_nanoseconds;
+      out.wait_nanoseconds += totals.wait_nanoseconds;
+      out.sent_bytes += totals.sent_bytes;
+      out.pages += totals.pages;
+      out.resident_bytes = totals.resident_bytes;  // of the process
+    }
+    return out;
+  });
+}
+
+void MpiWorld::end_stalled() {
+  watch_->tell_lost(rank_, Loss::kDeviceStalled);
+  lost(rank_, Loss::kDeviceStalled);
 }
 
 void MpiWorld::check(int code) const {

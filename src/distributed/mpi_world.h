@@ -21,7 +21,7 @@ namespace quire::distributed {
 
 // MPI, initialised; one per process. Messages are sent and received without blocking and polled, so that the loss of a
 // rank or the end of the time limit is noticed whatever this process waits for. Either ends the process with a sentence
-// that names the rank. Calls come from one thread; MPI itself is called from two, one at a time.
+// that names the rank. Any thread may call; MPI itself is called by one at a time.
 class MpiWorld {
  public:
   static Result<std::shared_ptr<MpiWorld>> join(const MpiOptions& options);
@@ -34,6 +34,10 @@ class MpiWorld {
   const std::string& version() const { return library_.version; }
   std::string trouble() const;  // trouble_of()
   RankWatch& watch() const { return *watch_; }
+  // What rank 0 learns of this rank is the sum of what such functions say. Any thread may call them.
+  void add_report(Group::Report report);
+  double limit_seconds() const { return options_.timeout_seconds; }
+  [[noreturn]] void end_stalled();  // see Group
 
   // A message under way.
   struct Transfer {
@@ -82,7 +86,9 @@ class MpiWorld {
   double silence_ = 0;
   std::vector<RankName> names_;  // [size]
 
-  std::mutex mpi_;  // MPI is called by one thread at a time
+  std::mutex reports_mutex_;
+  std::vector<Group::Report> reports_;  // guarded by reports_mutex_
+  std::mutex mpi_;                      // MPI is called by one thread at a time
   std::mutex outbox_mutex_;
   std::condition_variable outbox_changed_;
   std::list<Mail> outbox_;    // guarded by outbox_mutex_

@@ -14,18 +14,21 @@ struct NcclId {  // ncclUniqueId, which is passed by value
   char bytes[kNcclIdBytes] = {};
 };
 constexpr int kNcclSuccess = 0, kNcclInProgress = 7;
-constexpr int kNcclUint8 = 1;  // ncclDataType_t
+constexpr int kNcclUint8 = 1, kNcclUint32 = 3;  // ncclDataType_t
+constexpr int kNcclSum = 0;                     // ncclRedOp_t
 
 // NCCL's calls and their parameters; a communicator and a stream are pointers.
-#define QUIRE_NCCL_FUNCTIONS(X)                                                                              \
-  X(ncclGetVersion, (int* version))                                                                          \
-  X(ncclGetUniqueId, (NcclId * id))                                                                          \
-  X(ncclCommInitRank, (void** comm, int ranks, NcclId id, int rank))                                         \
-  X(ncclCommDestroy, (void* comm))                                                                           \
-  X(ncclCommGetAsyncError, (void* comm, int* code))                                                          \
-  X(ncclAllGather, (const void* from, void* to, size_t count, int type, void* comm, void* stream))           \
-  X(ncclBroadcast, (const void* from, void* to, size_t count, int type, int root, void* comm, void* stream)) \
-  X(ncclSend, (const void* from, size_t count, int type, int peer, void* comm, void* stream))                \
+#define QUIRE_NCCL_FUNCTIONS(X)                                                                                       \
+  X(ncclGetVersion, (int* version))                                                                                   \
+  X(ncclGetUniqueId, (NcclId * id))                                                                                   \
+  X(ncclCommInitRank, (void** comm, int ranks, NcclId id, int rank))                                                  \
+  X(ncclCommDestroy, (void* comm))                                                                                    \
+  X(ncclCommAbort, (void* comm))                                                                                      \
+  X(ncclCommGetAsyncError, (void* comm, int* code))                                                                   \
+  X(ncclAllGather, (const void* from, void* to, size_t count, int type, void* comm, void* stream))                    \
+  X(ncclReduceScatter, (const void* from, void* to, size_t count, int type, int operation, void* comm, void* stream)) \
+  X(ncclBroadcast, (const void* from, void* to, size_t count, int type, int root, void* comm, void* stream))          \
+  X(ncclSend, (const void* from, size_t count, int type, int peer, void* comm, void* stream))                         \
   X(ncclRecv, (void* to, size_t count, int type, int peer, void* comm, void* stream))
 
 struct NcclApi {
@@ -83,6 +86,12 @@ class NcclGroup final : public DeviceGroup {
   Status all_gather(const void* mine, void* all, size_t bytes, void* stream) override {
     return status("ncclAllGather", api_.ncclAllGather(mine, all, bytes, kNcclUint8, comm_, stream));
   }
+  Status merge_scatter(const void* blocks, void* mine, size_t bytes, void* stream) override {
+    const bool words = bytes % sizeof(uint32_t) == 0;
+    return status("ncclReduceScatter",
+                  api_.ncclReduceScatter(blocks, mine, words ? bytes / sizeof(uint32_t) : bytes,
+                                         words ? kNcclUint32 : kNcclUint8, kNcclSum, comm_, stream));
+  }
   Status broadcast(void* data, size_t bytes, int root, void* stream) override {
     return status("ncclBroadcast", api_.ncclBroadcast(data, data, bytes, kNcclUint8, root, comm_, stream));
   }
@@ -92,6 +101,7 @@ class NcclGroup final : public DeviceGroup {
   Status receive(void* data, size_t bytes, int from, void* stream) override {
     return status("ncclRecv", api_.ncclRecv(data, bytes, kNcclUint8, from, comm_, stream));
   }
+  void abort() override { api_.ncclCommAbort(comm_); }
   Status check() const override {
     int code = 0;
     QUIRE_TRY(status("ncclCommGetAsyncError", api_.ncclCommGetAsyncError(comm_, &code)));

@@ -490,6 +490,8 @@ std::string describe(Loss why, double seconds) {
       return "left the group";
     case Loss::kStalled:
       return fmt::format("did not do its part within {:g} s", seconds);
+    case Loss::kDeviceStalled:
+      return fmt::format("has a GPU that did not finish a step within {:g} s", seconds);
   }
   return "was lost";
 }

@@ -29,10 +29,11 @@ struct WatchAddress {
 
 // How a rank was lost.
 enum class Loss : uint8_t {
-  kEnded = 1,    // its process ended: its connection was closed
-  kSilent = 2,   // its process or its host does not answer
-  kLeft = 3,     // it left the group while others still needed it
-  kStalled = 4,  // it answers, but others waited for its part for longer than the limit
+  kEnded = 1,          // its process ended: its connection was closed
+  kSilent = 2,         // its process or its host does not answer
+  kLeft = 3,           // it left the group while others still needed it
+  kStalled = 4,        // it answers, but others waited for its part for longer than the limit
+  kDeviceStalled = 5,  // it says that its GPU did not finish a step within the limit
 };
 
 // One process's end of a star of TCP connections around rank 0. A connection that is closed says at once that the

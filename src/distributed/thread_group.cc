@@ -60,8 +60,9 @@ struct Mailbox {
 
 // What the ranks of a group share. Atomics that ranks wait for have cache lines of their own.
 struct Meeting {
-  explicit Meeting(int size)
+  Meeting(int size, double limit_seconds)
       : size(size),
+        limit_seconds(limit_seconds),
         spins(static_cast<unsigned>(size) <= std::max(1u, std::thread::hardware_concurrency())),
         posted(static_cast<size_t>(size)),
         mail(static_cast<size_t>(size * size)) {}
@@ -78,6 +79,7 @@ struct Meeting {
   }
 
   const int size;
+  const double limit_seconds;
   const bool spins;
   alignas(128) std::atomic<uint32_t> arrived{0};
   alignas(128) std::atomic<uint32_t> rounds{0};
@@ -130,11 +132,16 @@ class ThreadGroup final : public Group {
     if (!bytes.empty()) std::memcpy(bytes.data(), message.data(), bytes.size());
   }
   void barrier() override { meeting_->barrier(); }
+  double limit_seconds() const override { return meeting_->limit_seconds; }
+  void end_stalled() override {
+    end_process("rank " + std::to_string(rank_) + " has a GPU that did not finish a step within " +
+                std::to_string(static_cast<int64_t>(limit_seconds())) + " s; the other ranks cannot go on without it");
+  }
   std::unique_ptr<Group> split(int first, int count) override {
     QUIRE_CHECK(first <= rank_ && rank_ < first + count && first + count <= size());
     const std::lock_guard lock(meeting_->mutex);
     std::shared_ptr<Meeting>& part = meeting_->parts[{first, count}];
-    if (part == nullptr) part = std::make_shared<Meeting>(count);
+    if (part == nullptr) part = std::make_shared<Meeting>(count, meeting_->limit_seconds);
     return std::make_unique<ThreadGroup>(part, rank_ - first);
   }
 
@@ -190,9 +197,9 @@ class ThreadGroup final : public Group {
 
 }  // namespace
 
-std::vector<std::unique_ptr<Group>> make_thread_group(int size) {
+std::vector<std::unique_ptr<Group>> make_thread_group(int size, double limit_seconds) {
   QUIRE_CHECK(size > 0);
-  const auto meeting = std::make_shared<Meeting>(size);
+  const auto meeting = std::make_shared<Meeting>(size, limit_seconds);
   std::vector<std::unique_ptr<Group>> ranks;
   for (int r = 0; r < size; ++r) ranks.push_back(std::make_unique<ThreadGroup>(meeting, r));
   return ranks;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks do before and after they exchange rows: join_blocks, owned_rows and own_ids. The first two copy units of
-// 2, 4 or 16 bytes, whatever the type.
+// What ranks do before and after they exchange rows: join_blocks, owned_rows, own_blocks and own_ids. All but the last
+// copy units of 2, 4 or 16 bytes, whatever the type.
 #pragma once
 
 #include "kernels/compat/dialect.h"
@@ -42,6 +42,28 @@ struct OwnedRows {
 KERNEL(owned_rows_2, OwnedRows<ushort>, OwnedRowsParams, ushort, const ushort, const int)
 KERNEL(owned_rows_4, OwnedRows<uint>, OwnedRowsParams, uint, const uint, const int)
 KERNEL(owned_rows_16, OwnedRows<uint4>, OwnedRowsParams, uint4, const uint4, const int)
+
+// A block of columns for each rank, one block after the other, with zeros in the rows that another rank owns:
+// out[block][row][c] = in[row][block * cols + c], or 0.
+template <typename Unit>
+struct OwnBlocks {
+  enum { kThreads = kElementThreads };
+  typedef NoSmem Smem;
+  static FN void run(Ctx c, CONSTANT const OwnBlocksParams& p, TGROUP Smem& sm, DEVICE Unit* out, DEVICE const Unit* in,
+                     DEVICE const int* ids) {
+    const uint index = c.tgx * (uint)kElementThreads + c.tid;
+    const int column = (int)(index % (uint)p.cols);
+    const uint rest = index / (uint)p.cols;
+    const int row = (int)(rest % (uint)p.rows), block = (int)(rest / (uint)p.rows);
+    if (block >= p.blocks) return;
+    Unit value = Unit();
+    if (ids[row] / p.width == p.rank) value = in[row * p.in_stride + block * p.cols + column];
+    out[index] = value;
+  }
+};
+KERNEL(own_blocks_2, OwnBlocks<ushort>, OwnBlocksParams, ushort, const ushort, const int)
+KERNEL(own_blocks_4, OwnBlocks<uint>, OwnBlocksParams, uint, const uint, const int)
+KERNEL(own_blocks_16, OwnBlocks<uint4>, OwnBlocksParams, uint4, const uint4, const int)
 
 // The contract is in ops/rank_ops.h.
 struct OwnIds {

@@ -239,9 +239,10 @@ int64_t main_block_size(const CacheLayout& layout) {
   return least.value_or(layout.groups.front().block_size);
 }
 
-CacheLayout some_layers(const CacheLayout& layout, int64_t first, int64_t count) {
+CacheLayout some_layers(const CacheLayout& layout, int64_t first, int64_t count, int64_t last) {
   CacheLayout out = layout;
   out.layers = {layout.layers.begin() + first, layout.layers.begin() + first + count};
+  out.layers.insert(out.layers.end(), layout.layers.end() - last, layout.layers.end());
   out.slots = 1;  // a page has some bytes, also where no layer keeps anything
   for (CacheGroup& group : out.groups) group.layers = 0;
   std::map<std::pair<int32_t, int32_t>, int32_t> places;  // a layer may read the pages of another

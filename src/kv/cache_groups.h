@@ -39,8 +39,8 @@ Result<CacheLayout> group_layers(std::span<const LayerCache> layers, DType dtype
 int64_t main_block_size(const CacheLayout& layout);
 // For a model whose layers keep nothing (an encoder): no groups, and pages without bytes.
 CacheLayout layout_without_pages(size_t layers);
-// The same groups with pages that hold only the layers [first, first + count).
-CacheLayout some_layers(const CacheLayout& layout, int64_t first, int64_t count);
+// The same groups with pages that hold only the layers [first, first + count), and as many of the `last` ones.
+CacheLayout some_layers(const CacheLayout& layout, int64_t first, int64_t count, int64_t last = 0);
 // Prefix cache hits end at multiples of this: with states the block size of those, because a hit may end inside a page,
 // otherwise the least common multiple of the block sizes.
 int64_t hit_unit(std::span<const CacheGroup> groups);

@@ -288,6 +288,7 @@ PageLoadPtr Offload::load(const PageKey& key, BlockId page) {
     load->state = PageLoad::State::kDone;
     return load;
   }
+  if (ranks_ != nullptr) ranks_->load_page(key, page);
   if (const int32_t place = host_ != nullptr ? host_->find(key) : -1; place >= 0) {
     memory_.device->copy_from_host(address(page), host_->address(place), bytes);
     load->state = PageLoad::State::kDone;
@@ -300,7 +301,6 @@ PageLoadPtr Offload::load(const PageKey& key, BlockId page) {
     return load;
   }
   load->from_disk = true;
-  if (ranks_ != nullptr) ranks_->load_page(key, page);
   {
     const std::lock_guard lock(mutex_);
     loads_.push_back(load);

@@ -11,6 +11,7 @@
 #include "base/env.h"
 #include "base/log.h"
 #include "base/trace.h"
+#include "distributed/mpi_group.h"
 #include "kv/cache_groups.h"
 #include "kv/kv_spec.h"
 #include "kv/offload.h"
@@ -201,16 +202,15 @@ Result<std::unique_ptr<Backend>> open_backend(const Options& options, int part) 
   }
   if (options.engines > 1) {
     const int threads = options.threads > 0 ? static_cast<int>(options.threads) : cpu::choose_cpus().threads;
-    if (options.engines * options.ranks() > threads) {
-      const std::string ranks =
-          options.ranks() > 1 ? " for each of its " + std::to_string(options.ranks()) + " ranks" : "";
+    const int64_t ranks_here = cpu_share(options, 0).ranks / options.engines;
+    if (options.engines * ranks_here > threads) {
+      const std::string ranks = ranks_here > 1 ? " for each of its " + std::to_string(ranks_here) + " ranks" : "";
       return invalid_argument("--data-parallel-size is " + std::to_string(options.engines) + ", but there are " +
                               std::to_string(threads) + " threads, and each engine needs one" + ranks +
                               ": lower it, or raise --threads");
     }
   }
-  const HostShare share = options.engines > 1 ? HostShare{part, static_cast<int>(options.engines * options.ranks())}
-                                              : cpu_share(options, part);
+  const HostShare share = cpu_share(options, part);
   return make_cpu_backend({static_cast<int>(options.threads), options.cpu_isa, share.rank, share.ranks});
 }
 
@@ -380,7 +380,12 @@ Result<ResolvedOptions> resolve_options(const Options& options, const model::Mod
   } else {
     QUIRE_ASSIGN(out.memory.layout, kv::group_layers(layers, out.engine.kv_dtype, options.block_size, page_bytes,
                                                      options.prefix_match_unit));
-    if (share.stages > 1) out.memory.layout = kv::some_layers(out.memory.layout, own.share.first_layer, own.layers);
+    // Rank 0 alone has the layers of the draft model.
+    out.memory.draft_layers = share.leads() ? std::ssize(layers) - files.config.layers : 0;
+    if (share.stages > 1 || (out.draft && !share.leads())) {
+      out.memory.layout =
+          kv::some_layers(out.memory.layout, own.share.first_layer, own.layers, out.memory.draft_layers);
+    }
   }
   out.load.share = share;
   QUIRE_ASSIGN(const RunnerChoice runner, choose_runner(options, files));
@@ -393,7 +398,6 @@ Result<ResolvedOptions> resolve_options(const Options& options, const model::Mod
   if (out.draft) {
     out.draft->max_length = std::min(out.draft->max_length, max_len);
     out.engine.speculation.max_length = out.draft->max_length;
-    out.memory.draft_layers = static_cast<int64_t>(layers.size()) - files.config.layers;
   }
 
   QUIRE_ASSIGN(out.load.adapters, adapter_limits(options));
@@ -502,16 +506,20 @@ Result<LoadedRank> load_weights(const Options& options, const model::ModelFiles&
   const auto start = std::chrono::steady_clock::now();
   const double checked = backend.library_seconds();
   QUIRE_ASSIGN(out.model, model::load_model(files, resolved.load, backend));
+  if (resolved.draft && resolved.draft->ahead) {
+    const model::AheadConfig& layer = resolved.draft->files.config.ahead;
+    layer.eagle ? out.model->keep_hidden_before(layer.taps) : out.model->keep_hidden();
+  }
   // Rank 0 drafts alone, with the whole of the draft model.
   if (resolved.draft && (ranks.all == nullptr || ranks.all->rank() == 0)) {
     model::LoadOptions load = resolved.load;
     load.share = {};
     load.ranks = {};
+    load.ranks.beside = ranks.all != nullptr;
     load.max_model_len = resolved.draft->max_length;
     load.progress = {};
     load.adapters = {};  // drafts are made without them, and checked with them
     const model::ModelFiles& source = resolved.draft->files;
-    if (source.config.ahead.eagle) out.model->keep_hidden_before(source.config.ahead.taps);
     QUIRE_ASSIGN(out.draft, resolved.draft->ahead ? model::load_layer_ahead(source, load, backend, *out.model, files)
                                                   : model::load_model(source, load, backend));
     resolved.memory.draft_weights_bytes = static_cast<int64_t>(out.draft->weights_bytes());
@@ -553,6 +561,9 @@ Result<kv::MemoryPlan> plan_rank(LoadedRank& rank, distributed::Group* all) {
 void name_pages(const Options& options, const model::ModelFiles& files, const Backend& backend,
                 const kv::MemoryPlan& plan, const RankGroups& groups, ResolvedOptions& resolved) {
   kv::OffloadOptions& offload = resolved.engine.offload;
+  if (groups.all != nullptr && offload.host_bytes > 0) {
+    offload.host_bytes = std::max<int64_t>(offload.host_bytes / groups.all->size(), 1);
+  }
   if (offload.folder.empty()) return;
   Options own = options;
   std::string rank;
@@ -576,7 +587,8 @@ Error no_twin() {
 // Another engine for a loaded model, with its own backend, scratch and pages. `all`: of rank 0, if it has several
 // ranks; `keep` is destroyed after the model, which sets `leader`.
 Result<std::unique_ptr<engine::Engine>> make_twin_engine(std::unique_ptr<Backend> backend, const LoadedRank& rank,
-                                                         const model::Ranks& all, std::any keep,
+                                                         const model::Ranks& all,
+                                                         std::shared_ptr<model::AdapterBook> adapters, std::any keep,
                                                          model::ParallelModel*& leader) {
   const ResolvedOptions& resolved = rank.resolved;
   QUIRE_ASSIGN(std::unique_ptr<model::Model> twin, rank.model->make_twin(*backend, nullptr, all));
@@ -587,7 +599,7 @@ Result<std::unique_ptr<engine::Engine>> make_twin_engine(std::unique_ptr<Backend
   if (twin == nullptr || (rank.draft != nullptr && draft_twin == nullptr)) return no_twin();
   QUIRE_TRY(reserve(resolved, *twin, draft_twin.get(), *backend));
   if (all.model != nullptr) {
-    auto parallel = std::make_unique<model::ParallelModel>(std::move(twin), all, std::move(keep));
+    auto parallel = std::make_unique<model::ParallelModel>(std::move(twin), all, std::move(adapters), std::move(keep));
     leader = parallel.get();
     twin = std::move(parallel);
   }
@@ -596,19 +608,26 @@ Result<std::unique_ptr<engine::Engine>> make_twin_engine(std::unique_ptr<Backend
 
 // The same with ranks of its own, which share the weights of `first`, if the model has several.
 Result<std::unique_ptr<engine::Engine>> add_twin_engine(const Options& options, int index, const LoadedRank& rank,
-                                                        const RankThreads* first, int64_t pages) {
+                                                        const RankThreads* first, int64_t pages,
+                                                        const std::shared_ptr<model::AdapterBook>& adapters) {
   model::ParallelModel* leader = nullptr;
   auto backend = make_backend(options, index * static_cast<int>(options.ranks()));
-  if (first == nullptr) {
+  std::shared_ptr<RankThreads> threads;
+  std::shared_ptr<distributed::Group> all;
+  if (options.processes.group != nullptr) {
+    all = distributed::make_twin_group(*options.processes.group, index);
+  } else if (first != nullptr) {
+    threads = std::make_shared<RankThreads>(options, index, *first);
+    all = std::shared_ptr<distributed::Group>(threads, &threads->first());
+  } else {
     if (!backend.ok()) return backend.error();
-    return make_twin_engine(std::move(*backend), rank, {}, {}, leader);
+    return make_twin_engine(std::move(*backend), rank, {}, nullptr, {}, leader);
   }
-  const auto threads = std::make_shared<RankThreads>(options, index, *first);
-  QUIRE_TRY(agree(&threads->first(), backend.ok() ? Status() : Status(backend.error())));
+  QUIRE_TRY(agree(all.get(), backend.ok() ? Status() : Status(backend.error())));
   const auto groups = std::make_shared<RankGroups>();
-  QUIRE_ASSIGN(*groups, RankGroups::make(options, threads->first(), **backend));
+  QUIRE_ASSIGN(*groups, RankGroups::make(options, *all, **backend));
   groups->report(pages);
-  auto twin = make_twin_engine(std::move(*backend), rank, groups->ranks(), std::pair(threads, groups), leader);
+  auto twin = make_twin_engine(std::move(*backend), rank, groups->ranks(), adapters, std::pair(all, groups), leader);
   QUIRE_TRY(agree(groups->all, twin.ok() ? Status() : Status(twin.error())));
   leader->start();
   return twin;
@@ -652,8 +671,9 @@ Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles
   if (options.engines > 1 && options.ranks() == 1 && resolved.engine.prefix_caching) {
     resolved.engine.offload.peers = std::make_shared<kv::PeerPages>();
   }
+  const auto adapters = std::make_shared<model::AdapterBook>(options.engines);
   for (int i = 1; i < options.engines; ++i) {
-    auto twin = add_twin_engine(options, i, *rank, threads.get(), out.plan.num_blocks - 1);
+    auto twin = add_twin_engine(options, i, *rank, threads.get(), out.plan.num_blocks - 1, adapters);
     if (!twin.ok()) {  // the ranks of the first engine must learn it, too
       QUIRE_TRY(agree(all, twin.error()));
     }
@@ -661,8 +681,8 @@ Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles
   }
   model::ParallelModel* leader = nullptr;
   if (all != nullptr) {
-    auto parallel =
-        std::make_unique<model::ParallelModel>(std::move(rank->model), groups->ranks(), std::pair(threads, groups));
+    auto parallel = std::make_unique<model::ParallelModel>(std::move(rank->model), groups->ranks(), adapters,
+                                                           std::pair(threads, groups));
     leader = parallel.get();
     rank->model = std::move(parallel);
   }
@@ -767,6 +787,8 @@ Status run_follower(const Options& given, distributed::Group& all, const std::at
   QUIRE_ASSIGN(const kv::MemoryPlan plan, plan_rank(follower->rank, &all));
   groups.report(plan.num_blocks - 1);
   name_pages(options, follower->files, *follower->backend, plan, groups, follower->rank.resolved);
+  TwinFollowers twins(options);
+  twins.show(*follower);
   if (show != nullptr) show->set(&*follower);
   const Status allocated = allocate(*follower);
   QUIRE_TRY(agree(&all, allocated));

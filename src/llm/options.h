@@ -79,6 +79,7 @@ struct Options {
   int64_t tensor_parallel_size = 1;     // ranks that share each layer
   int64_t pipeline_parallel_size = 1;   // ranges of layers, each on ranks of its own
   bool enable_expert_parallel = false;  // experts are always shared by expert: accepted, as in vLLM
+  double distributed_timeout_s = 300;   // how long the others may wait for a rank's part of a step
   Processes processes;
   int64_t ranks() const { return tensor_parallel_size * pipeline_parallel_size; }
 

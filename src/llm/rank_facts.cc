@@ -39,12 +39,14 @@ std::vector<distributed::Fact> rank_facts(const Options& options, const model::M
       {"--max-num-batched-tokens", std::to_string(options.max_num_batched_tokens)},
       {"--speculative-config", options.speculative_config},
       {"--kv-offload-dir", options.kv_offload_dir.empty() ? "none" : "given"},
+      {"--kv-offload-host-bytes", options.kv_offload_host_bytes.empty() ? "none" : "given"},
       {"--enable-lora", options.enable_lora ? "on" : "off"},
       {"--max-loras", std::to_string(options.max_loras)},
       {"--max-lora-rank", std::to_string(options.max_lora_rank)},
       {"--lora-dtype", options.lora_dtype},
       {"--tensor-parallel-size", std::to_string(options.tensor_parallel_size)},
       {"--pipeline-parallel-size", std::to_string(options.pipeline_parallel_size)},
+      {"--data-parallel-size", std::to_string(options.engines)},
   };
   for (const auto& [name, value] : flags) out.push_back({name, value});
   return out;

@@ -8,7 +8,7 @@
 
 #include "base/env.h"
 #include "base/trace.h"
-#include "llm/speculative_config.h"
+#include "distributed/mpi_group.h"
 #include "metrics/process_stats.h"
 
 namespace quire::llm {
@@ -34,37 +34,10 @@ Status check_ranks(const Options& options, const Backend& backend) {
                             std::to_string(kMostRanks));
   }
   if (options.ranks() == 1) return {};
-  if (options.engines > 1 && options.processes.group != nullptr) {
-    return unsupported(
-        "--data-parallel-size works with ranks that are threads, but not under mpirun; leave it out, or start a server "
-        "for each group of ranks behind a router");
-  }
-  if (options.engines > 1 && options.enable_lora) {
-    return unsupported("--enable-lora works with several engines or with several ranks, but not with both");
-  }
   const std::string several = "a model on " + std::to_string(options.ranks()) + " ranks ";
-  const bool offloads = !options.kv_offload_dir.empty() || !options.kv_offload_host_bytes.empty();
-  if (offloads && !backend.host_memory()) {
-    return unsupported(several + "keeps pages on disk on CPUs alone; leave out --kv-offload-dir and " +
-                       "--kv-offload-host-bytes");
-  }
   if (backend.describe().starts_with("metal")) {
     return unsupported(several + "runs on CPUs and on NVIDIA GPUs; use --device cpu, or leave out " +
                        "--tensor-parallel-size and --pipeline-parallel-size");
-  }
-  if (options.enable_lora && options.pipeline_parallel_size > 1 && !backend.host_memory()) {
-    return unsupported(
-        "--enable-lora works with --pipeline-parallel-size on CPUs alone; use --tensor-parallel-size on GPUs");
-  }
-  QUIRE_ASSIGN(const SpeculativeConfig speculation, parse_speculative_config(options.speculative_config));
-  if (speculation.options.with_model() && !backend.host_memory()) {
-    return unsupported(several + "on GPUs drafts without a model; choose the method \"ngram\" or \"suffix\" in " +
-                       "--speculative-config");
-  }
-  if (speculation.options.with_model() && options.pipeline_parallel_size > 1) {
-    return unsupported(
-        "--pipeline-parallel-size: a pipeline drafts without a model; choose the method \"ngram\" or \"suffix\" in "
-        "--speculative-config, or --tensor-parallel-size");
   }
   return {};
 }
@@ -85,9 +58,11 @@ bool gathers_alone() {
 
 HostShare cpu_share(const Options& options, int rank) {
   const Processes& processes = options.processes;
-  if (processes.group == nullptr) return {rank, static_cast<int>(std::max<int64_t>(options.ranks(), 1))};
-  if (processes.own_cpus) return {};
-  return {processes.host_rank, processes.host_ranks};
+  if (processes.group == nullptr)
+    return {rank, static_cast<int>(options.engines * std::max<int64_t>(options.ranks(), 1))};
+  const int engine = rank / static_cast<int>(options.ranks()), engines = static_cast<int>(options.engines);
+  if (processes.own_cpus) return {engine, engines};
+  return {engine * processes.host_ranks + processes.host_rank, engines * processes.host_ranks};
 }
 
 Result<RankGroups> RankGroups::make(const Options& options, distributed::Group& group, Backend& backend) {
@@ -97,6 +72,10 @@ Result<RankGroups> RankGroups::make(const Options& options, distributed::Group& 
   out.all = &group;
   out.times = std::make_shared<model::GatherTimes>();
   const auto ranks = static_cast<int>(out.share.ranks);
+  if (group.size() > 1) {
+    backend.watch_steps(&group);
+    out.watch = std::shared_ptr<void>(nullptr, [&backend](void*) { backend.watch_steps(nullptr); });
+  }
   if (out.share.split()) {
     out.stage = group.split(static_cast<int>(out.share.stage) * ranks, ranks);
     auto joined = backend.join(*out.stage, true);
@@ -185,8 +164,28 @@ int64_t smallest(distributed::Group* all, int64_t own) {
   return *std::ranges::min_element(numbers);
 }
 
+TwinFollowers::TwinFollowers(const Options& options) {
+  if (options.processes.group == nullptr) return;
+  for (int engine = 1; engine < options.engines; ++engine) {
+    threads_.emplace_back(
+        [this, options, engine,
+         group = std::shared_ptr<distributed::Group>(distributed::make_twin_group(*options.processes.group, engine))] {
+          if (show_.wait() == nullptr) return;  // rank 0 has no other engine either
+          bool loaded = false;
+          const Status status = run_twin_follower(options, engine, *group, show_, &loaded);
+          QUIRE_CHECK(status.ok() || !loaded, status.error().message.c_str());
+        });
+  }
+}
+
+TwinFollowers::~TwinFollowers() {
+  show_.set(nullptr);
+  for (std::thread& thread : threads_) thread.join();
+}
+
 RankThreads::RankThreads(const Options& options, const std::atomic<bool>* cancelled)
-    : groups_(distributed::make_thread_group(static_cast<int>(options.ranks()))), shows_(groups_.size()) {
+    : groups_(distributed::make_thread_group(static_cast<int>(options.ranks()), options.distributed_timeout_s)),
+      shows_(groups_.size()) {
   start([this, options, cancelled](int rank, bool* loaded) {
     const auto at = static_cast<size_t>(rank);
     return run_follower(options, *groups_[at], cancelled, loaded, &shows_[at]);
@@ -194,7 +193,7 @@ RankThreads::RankThreads(const Options& options, const std::atomic<bool>* cancel
 }
 
 RankThreads::RankThreads(const Options& options, int engine, const RankThreads& first)
-    : groups_(distributed::make_thread_group(static_cast<int>(options.ranks()))) {
+    : groups_(distributed::make_thread_group(static_cast<int>(options.ranks()), options.distributed_timeout_s)) {
   start([this, options, engine, &first](int rank, bool* loaded) {
     const auto at = static_cast<size_t>(rank);
     return run_twin_follower(options, engine, *groups_[at], first.shows_[at], loaded);

@@ -37,6 +37,7 @@ struct RankGroups {
 
   model::Share share;
   distributed::Group* all = nullptr;
+  std::shared_ptr<void> watch;  // of the backend's steps; it ends after the exchanges
   std::unique_ptr<distributed::Group> stage;
   std::unique_ptr<Exchange> of_all, of_stage;  // of_all: between stages
   std::shared_ptr<model::GatherTimes> times;
@@ -53,7 +54,7 @@ struct HostShare {
   int rank = 0;
   int ranks = 1;
 };
-// `rank` is that of a thread; a process knows its own.
+// `rank` is that of a thread, or as much more for each engine as there are ranks; a process knows its own.
 HostShare cpu_share(const Options& options, int rank);
 
 // What one rank could not do, none of them does: every rank calls it, and gets the Error of the first that has one.
@@ -91,6 +92,22 @@ Status run_follower(const Options& options, distributed::Group& all, const std::
 // The same for another engine (--data-parallel-size), with the weights that the rank shows in the first one.
 Status run_twin_follower(const Options& options, int engine, distributed::Group& all, const FollowerShow& source,
                          bool* loaded);
+
+// The same rank of the other engines, where ranks are processes: each engine has a thread and a group of its own. They
+// end when rank 0's engines do.
+class TwinFollowers {
+ public:
+  explicit TwinFollowers(const Options& options);
+  ~TwinFollowers();  // waits for them
+  TwinFollowers(const TwinFollowers&) = delete;
+  TwinFollowers& operator=(const TwinFollowers&) = delete;
+  // Whose weights they have; must outlive them.
+  void show(const Follower& follower) { show_.set(&follower); }
+
+ private:
+  FollowerShow show_;
+  std::vector<std::thread> threads_;
+};
 
 // The other ranks as threads of this process; they end when rank 0's model does, or could not be loaded.
 class RankThreads {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/sha256.h"
 #include "ops/dtype.h"
 
 namespace quire::model {
@@ -30,6 +31,7 @@ struct Adapter {
   std::string digest;            // weights::AdapterFiles::digest()
   int64_t rank = 0;              // the largest of its modules
   std::vector<std::byte> image;  // what a slot holds (backend/lora_image.h)
+  Sha256::Value shape{};         // a digest of which modules it adapts with which ranks: the same on every rank
 };
 using AdapterPtr = std::shared_ptr<const Adapter>;
 

@@ -46,6 +46,7 @@ struct Ranks {
   Exchange* all = nullptr;              // between all ranks; rank r of stage s is s * ranks + r
   distributed::Group* model = nullptr;  // all ranks
   GatherTimes* times = nullptr;
+  bool beside = false;  // none of these: rank 0 runs this model alone, beside one of several ranks
 };
 
 // One loaded model. Owned by the engine and used on its thread. forward() runs a step and keeps the hidden states of
@@ -68,9 +69,12 @@ class Model {
   // The sizes on which the memory of the ops depends; the caller fills in those of sequences and staged arrays.
   virtual WorkspaceLimits workspace_limits(const BatchLimits&) const { return {}; }
   virtual Status prepare(const BatchLimits& limits) = 0;
-  // Keeps the hidden states before these layers during each step, for an EAGLE-3 layer. Call it before the functions
-  // above.
+  // Keeps the hidden states before these layers, or after the last one, during each step: for an EAGLE-3 layer or one
+  // for multi-token prediction. Every rank calls it, before the functions above; rank 0 gets them from the stages.
   virtual void keep_hidden_before(std::vector<int64_t> /*layers*/) {}
+  virtual void keep_hidden() {}
+  // Whether steps must not be computed in parts.
+  virtual bool whole_steps() const { return false; }
   // Another model with the same weights in memory once, for an engine with a backend of its own; both may run at the
   // same time, and either may end first. For a layer ahead, `target` is the twin of its target; a share of a model has
   // `ranks` of its own. Null if the weights cannot be shared. REQUIRES: both backends are of one kind.

@@ -150,8 +150,36 @@ int last_rank(const Share& share) {
 
 }  // namespace
 
-ParallelModel::ParallelModel(std::unique_ptr<Model> own, const Ranks& ranks, std::any keep)
-    : keep_(std::move(keep)), own_(std::move(own)), ranks_(*ranks.model), times_(ranks.times) {
+void AdapterBook::add(const AdapterPtr& adapter, std::vector<std::byte> bytes) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(entries_, [](const auto& entry) { return entry.second.adapter.expired(); });
+  entries_[adapter->id] = {adapter, std::make_shared<const std::vector<std::byte>>(std::move(bytes)), engines_};
+}
+
+std::shared_ptr<const std::vector<std::byte>> AdapterBook::take(uint64_t id) {
+  const std::lock_guard lock(mutex_);
+  const auto at = entries_.find(id);
+  if (at == entries_.end()) return nullptr;
+  auto out = at->second.bytes;
+  if (--at->second.takers == 0) at->second.bytes = nullptr;
+  return out;
+}
+
+bool AdapterBook::gone(uint64_t id) {
+  const std::lock_guard lock(mutex_);
+  const auto at = entries_.find(id);
+  if (at != entries_.end() && !at->second.adapter.expired()) return false;
+  if (at != entries_.end()) entries_.erase(at);
+  return true;
+}
+
+ParallelModel::ParallelModel(std::unique_ptr<Model> own, const Ranks& ranks, std::shared_ptr<AdapterBook> adapters,
+                             std::any keep)
+    : keep_(std::move(keep)),
+      own_(std::move(own)),
+      ranks_(*ranks.model),
+      times_(ranks.times),
+      book_(std::move(adapters)) {
   QUIRE_CHECK(ranks_.rank() == 0 && own_->config().share.stages * own_->config().share.ranks == ranks_.size());
 }
 
@@ -167,32 +195,25 @@ ParallelModel::~ParallelModel() {
 
 Result<AdapterPtr> ParallelModel::make_adapter(const weights::AdapterFiles& files) const {
   QUIRE_ASSIGN(AdapterPtr made, own_->make_adapter(files));
-  KnownAdapter known{made, {}};
-  write_adapter(files, known.bytes);
-  const std::lock_guard lock(mutex_);
-  adapters_.emplace(made->id, std::move(known));
+  std::vector<std::byte> bytes;
+  write_adapter(files, bytes);
+  book_->add(made, std::move(bytes));
   return made;
 }
 
 // The other ranks forget what nobody here has any more.
 void ParallelModel::tell_adapters(const StepBatch& batch) {
-  const std::lock_guard lock(mutex_);
   for (const Adapter* adapter : batch.adapters) {
-    KnownAdapter& known = adapters_.at(adapter->id);
-    if (known.bytes.empty()) continue;
-    message_.resize(sizeof(Header));
-    message_.insert(message_.end(), known.bytes.begin(), known.bytes.end());
-    tell(ranks_, {Call::kAdapter, 0, static_cast<int64_t>(adapter->id)}, message_);
-    known.bytes = {};
+    if (!told_.insert(adapter->id).second) continue;
+    const auto bytes = book_->take(adapter->id);
+    QUIRE_CHECK(bytes != nullptr, "an adapter was made by another model");
+    tell(ranks_, {Call::kAdapter, 0, static_cast<int64_t>(adapter->id)}, *bytes);
   }
-  for (auto it = adapters_.begin(); it != adapters_.end();) {
-    if (!it->second.adapter.expired()) {
-      ++it;
-      continue;
-    }
-    if (it->second.bytes.empty()) tell(ranks_, {Call::kDropAdapter, 0, static_cast<int64_t>(it->first)});
-    it = adapters_.erase(it);
-  }
+  std::erase_if(told_, [&](uint64_t id) {
+    if (!book_->gone(id)) return false;
+    tell(ranks_, {Call::kDropAdapter, 0, static_cast<int64_t>(id)});
+    return true;
+  });
 }
 
 void ParallelModel::copied_page(int64_t from, int64_t to, size_t group) {
@@ -228,7 +249,7 @@ void ParallelModel::forward(const StepBatch& batch, const KvCache& kv) {
   const StepClock clock(times_);
   if (times_ != nullptr) ++times_->steps;
   tell_adapters(batch);
-  const int64_t parts = config().encoder.on ? 1 : num_parts(batch, config().share.stages);
+  const int64_t parts = config().encoder.on || own_->whole_steps() ? 1 : num_parts(batch, config().share.stages);
   message_.resize(sizeof(Header));
   write_step(batch, message_);
   if (times_ != nullptr) times_->sent_bytes += std::ssize(message_) * (ranks_.size() - 1);
@@ -304,6 +325,7 @@ Status follow(Model& own, Backend& backend, const KvCache& kv, const BatchLimits
           if (group.times != nullptr) ++group.times->steps;
           run_parts(own, batch, header.count, kv, part);
         }
+        if (tiers != nullptr) tiers->after_step();
         break;
       case Call::kHead:
         if (outside(wanted) || header.count > limits.max_logit_rows)

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "distributed/group.h"
@@ -14,6 +15,27 @@
 
 namespace quire::model {
 
+// The adapters of a model, as other ranks get them: an adapter that one engine has made may be used by all engines of
+// the model, each with ranks of its own. Any thread.
+class AdapterBook {
+ public:
+  explicit AdapterBook(int64_t engines) : engines_(engines) {}
+  void add(const AdapterPtr& adapter, std::vector<std::byte> bytes);
+  // For the ranks of an engine, which calls it once. Null if the adapter is in no book.
+  std::shared_ptr<const std::vector<std::byte>> take(uint64_t id);
+  bool gone(uint64_t id);  // nobody has the adapter any more
+
+ private:
+  struct Entry {
+    std::weak_ptr<const Adapter> adapter;
+    std::shared_ptr<const std::vector<std::byte>> bytes;
+    int64_t takers = 0;  // engines that have not taken it
+  };
+  const int64_t engines_;
+  std::mutex mutex_;
+  std::map<uint64_t, Entry> entries_;  // by id; guarded by mutex_
+};
+
 // The model of rank 0, as the engine sees it. Each call that computes something is told to the other ranks, which make
 // the same call on their share (follow()). Owned by the engine and used on its thread; when it is destroyed, the
 // followers end.
@@ -21,7 +43,7 @@ class ParallelModel final : public Model, public kv::RankTiers {
  public:
   // `own` is the share of rank 0 of `ranks`; `keep` is destroyed after everything else. REQUIRES: the ranks outlive the
   // model.
-  ParallelModel(std::unique_ptr<Model> own, const Ranks& ranks, std::any keep);
+  ParallelModel(std::unique_ptr<Model> own, const Ranks& ranks, std::shared_ptr<AdapterBook> adapters, std::any keep);
   ~ParallelModel() override;
 
   // From now on the other ranks follow.
@@ -52,19 +74,13 @@ class ParallelModel final : public Model, public kv::RankTiers {
  private:
   void tell_adapters(const StepBatch& batch);
 
-  // An adapter that the other ranks have, or will get.
-  struct KnownAdapter {
-    std::weak_ptr<const Adapter> adapter;
-    std::vector<std::byte> bytes;  // empty once the others have it
-  };
-
   const std::any keep_;
   const std::unique_ptr<Model> own_;
   bool started_ = false;
   distributed::Group& ranks_;
   GatherTimes* const times_;  // may be null
-  mutable std::mutex mutex_;
-  mutable std::map<uint64_t, KnownAdapter> adapters_;  // by id; guarded by mutex_
+  const std::shared_ptr<AdapterBook> book_;
+  std::set<uint64_t> told_;  // the adapters that the other ranks have
   std::vector<std::byte> message_;
   StepBatch part_;
   std::vector<float> received_;  // from the last stage

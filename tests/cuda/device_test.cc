@@ -229,6 +229,21 @@ TEST_F(CudaDevice, WaitsForAMarkWithoutWhatComesAfter) {
   EXPECT_TRUE(device.wait(early).ok());
 }
 
+TEST_F(CudaDevice, SaysWhetherTheQueueHasPassedItsProbe) {
+  gpu::Device& device = open();
+  EXPECT_TRUE(device.probe_passed()) << "there is none yet";
+  const auto memory = device.allocate(64).value();
+  fill(memory->address(), 1, 1);
+  device.set_probe();
+  std::thread([&] { EXPECT_FALSE(device.probe_passed()); }).join();
+  ASSERT_TRUE(device.synchronise().ok());
+  std::thread([&] { EXPECT_TRUE(device.probe_passed()); }).join();
+  fill(memory->address(), 1, 2);
+  EXPECT_TRUE(device.probe_passed()) << "this work came after it";
+  device.set_probe();
+  EXPECT_FALSE(device.probe_passed());
+}
+
 TEST_F(CudaDevice, RecordsAStepAndRunsItAgain) {
   gpu::Device& device = open();
   const auto a = device.allocate(64).value(), b = device.allocate(64).value(), host = device.allocate_host(4).value();

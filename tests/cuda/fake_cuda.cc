@@ -351,6 +351,12 @@ Code cuEventSynchronize(Event handle) {
   return event->stream == nullptr ? kSuccess : drain(*event->stream, event->position);
 }
 
+Code cuEventQuery(Event handle) {
+  if (const Code code = enter("cuEventQuery")) return code;
+  const auto* event = static_cast<FakeEvent*>(handle);
+  return event->stream == nullptr || event->stream->done >= event->position ? kSuccess : kNotReady;
+}
+
 // An image is text: the compute capability that it is for (0: any), then lines with a kernel's name, threads, bytes of
 // threadgroup memory, and bytes of each parameter.
 Code cuModuleLoadData(Module* module, const void* image) {

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -111,6 +112,31 @@ def test_same_answers_and_an_orderly_end(models, tmp_path):
 
 
 @in_proc
+def test_several_engines_have_the_same_answers(models, tmp_path):
+    """Each process has its rank of both engines, which work at the same time."""
+    (tmp_path / "one").mkdir()
+    bodies = [QUESTION | {"prompt": f"one two {number}", "seed": number} for number in range(8)]
+    with Job(tmp_path / "one", 1, *command(models / "tiny")) as alone:
+        at = url(alone)
+        expected = [bits(ask(at, body)) for body in bodies]
+    with serve(tmp_path, 2, models / "tiny", "--data-parallel-size", 2, "--threads", 2) as job:
+        at = url(job)
+        with ThreadPoolExecutor(4) as pool:
+            assert [bits(answer) for answer in pool.map(lambda body: ask(at, body), bodies)] == expected
+        for engine in ("0", "1"):
+            answer = httpx.post(f"{at}/v1/completions", json=bodies[0], headers={"X-data-parallel-rank": engine}, timeout=60)
+            assert bits(answer.json()) == expected[0]
+        metrics = httpx.get(f"{at}/metrics").text
+        for engine in range(2):
+            (count,) = re.findall(rf'^vllm:request_success_total{{engine="{engine}",finished_reason="length".*}} (\S+)$',
+                                  metrics, re.M)
+            assert float(count) > 0, metrics
+        os.kill(pid_of(job, 0), signal.SIGTERM)
+        assert job.wait() == 0, job.log
+        assert [job.exit_code(rank) for rank in range(2)] == [0, 0], job.log
+
+
+@in_proc
 def test_health_is_red_while_a_rank_is_stopped(models, tmp_path):
     """And green again when the rank goes on, with the same answers as before."""
     with serve(tmp_path, 2, models / "tiny") as job:
@@ -152,6 +178,42 @@ def test_a_killed_rank_ends_the_server(models, tmp_path, victim):
             client.join(60)
 
 
+def test_a_gpu_that_stalls_ends_the_server(models, tmp_path):
+    """A launch of rank 1 never ends, but its process answers: first health is red, then all ranks end and name it."""
+    flags = ("--tensor-parallel-size", "2", "--device", "emulator", "--distributed-timeout-seconds", "6",
+             "--health-stall-seconds", "1")
+    with Job(tmp_path, 1, *command(models / "tiny", *flags),
+             then=(1, "env", "QUIRE_EMULATOR_STALL=2000", *command(models / "tiny", *flags))) as job:
+        at = url(job)
+        answers = []
+
+        def load():
+            try:
+                while True:
+                    answers.append(ask(at, QUESTION | {"max_tokens": 200}))
+            except (httpx.HTTPError, AssertionError):
+                pass
+        client = threading.Thread(target=load, daemon=True)
+        client.start()
+        wait_until(lambda: httpx.get(f"{at}/health").status_code == 503, lambda: job.log)
+        assert job.wait() != 0
+        job.rank_says(0, r"rank 1 \(\S+, pid \d+\) (has a GPU that did not finish a step|did not do its part) within 6 s; "
+                         "the other ranks cannot go on without it")
+        assert [job.exit_code(rank) for rank in range(2)] == [1, 1], job.log
+        client.join(60)
+
+
+def test_a_gpu_that_stalls_ends_the_threads_of_a_process(models, tmp_path):
+    done = subprocess.run(
+        [*map(str, (BIN_DIR / "quire", "run", models / "tiny", "one two three", "--tensor-parallel-size", 2, "--device",
+                    "emulator", "--distributed-timeout-seconds", 1, "--max-model-len", 256, "--num-gpu-blocks-override", 40))],
+        env=os.environ | {"QUIRE_EMULATOR_STALL": "1000", "QUIRE_HOME": str(tmp_path)}, capture_output=True, text=True,
+        check=False, timeout=60)
+    assert done.returncode == 1, done.stderr
+    assert re.search(r"rank \d has a GPU that did not finish a step within 1 s; the other ranks cannot go on without it",
+                     done.stderr), done.stderr
+
+
 def test_a_rank_with_another_model_is_refused(models, tmp_path):
     """All ranks say the same, and end."""
     flags = ("--tensor-parallel-size", "2")
@@ -175,6 +237,7 @@ def test_a_rank_with_another_level_of_instructions_is_refused(models, tmp_path):
     (2, ("--tensor-parallel-size", "4"), "mpirun started 2 processes, but --tensor-parallel-size times "
                                          "--pipeline-parallel-size is 4; both must be the same"),
     (2, (), "is 1; both must be the same"),
+    (4, ("--tensor-parallel-size", "2", "--data-parallel-size", "2"), "as each process has its rank of all engines"),
     (2, ("--tensor-parallel-size", "2", "--distributed-executor-backend", "threads"), "keeps all ranks in one"),
     (2, ("--tensor-parallel-size", "2", "--distributed-executor-backend", "ray"), "ray is not supported"),
 ])

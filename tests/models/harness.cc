@@ -33,6 +33,13 @@ llm::Options dummy_options(const std::string& golden_case) {
   return options;
 }
 
+std::string device_of_gpu_ranks() {
+  if (test_device() != "cuda") return "emulator";
+  const auto gpus = env("QUIRE_TEST_GPUS");
+  if (!gpus) setenv("QUIRE_GPU_EXCHANGE", "host", 0);
+  return "cuda:" + gpus.value_or("0,0,0,0");
+}
+
 namespace {
 
 Result<std::unique_ptr<engine::Engine>> try_engine(const llm::Options& options) {

@@ -32,6 +32,10 @@ std::unique_ptr<engine::Engine> make_engine(const llm::Options& options);
 // Whether its pages are enough for one request of the full length.
 bool fits(const llm::Options& options);
 llm::Options dummy_options(const std::string& golden_case);
+// The device for ranks of a GPU: the emulator, or with QUIRE_TEST_DEVICE=cuda the GPUs that QUIRE_TEST_GPUS names
+// ("0,1,2,3"), over NCCL. Without that variable all ranks have the first GPU, and exchange bytes through the host's
+// memory, since NCCL takes a GPU for one rank alone.
+std::string device_of_gpu_ranks();
 
 // Runs the requests together to the end. `order` (if given) is the order in which they are submitted, with `stagger`
 // steps between one submission and the next.

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/test_folder.h"
+#include "model/layers/lora.h"
 #include "models/golden.h"
 #include "models/harness.h"
 #include "weights/dummy.h"
@@ -218,6 +219,81 @@ TEST_P(LoraSameBits, InAnyMixture) {
 INSTANTIATE_TEST_SUITE_P(Adapters, LoraSameBits,
                          ::testing::Values("llama-patterns", "phi3", "glm4-moe", "qwen3-next", "deepseek-v2"),
                          [](const auto& info) { return test_name(info.param); });
+
+// Every rank of a GPU arranges its own part of an adapter.
+TEST(LoraRanks, OnGpusHaveTheBitsOfOne) {
+  for (const char* name : {"llama-patterns", "phi3"}) {
+    const json::Value expected = golden(name);
+    llm::Options options = lora_options(expected);
+    options.device = device_of_gpu_ranks();
+    options.max_model_len = "160";
+    options.max_lora_rank = 12;
+    options.max_loras = 2;
+    options.max_num_batched_tokens = 40;
+    std::vector<std::unique_ptr<AdapterFolder>> folders;
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      folders.push_back(std::make_unique<AdapterFolder>(*expected.find("adapter_config"),
+                                                        expected.find("tensors")->as_object(), seed));
+    }
+    std::mt19937 rng(5);
+    const std::vector<engine::Request> requests = random_requests(rng, 4);
+    std::vector<Trace> truth;
+    for (const auto& [tensor, stages] : {std::pair(1, 1), std::pair(2, 1), std::pair(1, 2)}) {
+      options.tensor_parallel_size = tensor;
+      options.pipeline_parallel_size = stages;
+      const auto engine = make_engine(options);
+      ASSERT_NE(engine, nullptr) << name;
+      std::vector<engine::Request> mixed = requests;
+      for (size_t i = 1; i < mixed.size(); ++i) mixed[i].adapter = folders[i % folders.size()]->load(*engine);
+      const std::vector<Trace> traces = run(*engine, mixed, {}, 1);
+      if (truth.empty()) truth = traces;
+      for (size_t i = 0; i < mixed.size(); ++i) {
+        EXPECT_EQ(difference(truth[i], traces[i]), "") << name << ", request " << i << ", " << tensor << " x " << stages;
+      }
+    }
+  }
+}
+
+// A step is recorded on all ranks or on none, whichever of them have the modules of its adapters.
+TEST(LoraRanks, AgreeOnWhichStepsAreTheSame) {
+  const auto adapter_of = [](const std::string& module, int64_t rank) {
+    const std::string config = R"({"peft_type": "LORA", "lora_alpha": 8, "target_modules": "all", "r": )";
+    const auto tensor = [&](const std::string& matrix, int64_t rows, int64_t columns) {
+      const std::string bytes(static_cast<size_t>(rows * columns) * sizeof(float), '\0');
+      return SafetensorsTensor{"base_model.model." + module + "." + matrix + ".weight", "F32", {rows, columns}, bytes};
+    };
+    return AdapterFolder(json::parse(config + std::to_string(rank) + "}").value(), {tensor("lora_A", rank, 8), tensor("lora_B", 8, rank)});
+  };
+  const std::string modules[] = {"model.layers.0.mlp.up_proj", "model.layers.1.mlp.up_proj"};
+  const AdapterFolder first = adapter_of(modules[0], 4), second = adapter_of(modules[1], 4),
+                      third = adapter_of(modules[1], 20), fourth = adapter_of(modules[0], 4);
+  const auto backend = make_cpu_backend({.threads = 1, .isa = {}}).value();
+  std::vector<std::vector<int64_t>> keys(2);
+  for (size_t stage = 0; stage < 2; ++stage) {
+    model::LoraSites sites({2, 32, {}}, DType::kF32);
+    const int64_t site = sites.add_sites(1);
+    sites.add(modules[stage], false, {site, 0, 8, {}, 8, 8});
+    sites.leave(modules[1 - stage]);
+    model::LoraState state(sites, true);
+    ASSERT_TRUE(state.allocate(*backend).ok());
+    for (const AdapterFolder* folder : {&first, &second, &third, &fourth, &first}) {
+      const auto files = weights::open_adapter(folder->path());
+      ASSERT_TRUE(files.ok()) << files.error().message;
+      const auto adapter = sites.make(*files, "");
+      ASSERT_TRUE(adapter.ok()) << adapter.error().message;
+      model::StepBatch batch;
+      batch.context_lens = {1};
+      batch.cu_seqlens_q = {0, 1};
+      batch.adapters = {adapter->get()};
+      batch.adapter_of = {0};
+      state.begin(batch, *backend, {});
+      keys[stage].push_back(state.graph_key());
+    }
+  }
+  EXPECT_EQ(keys[0], keys[1]);
+  EXPECT_EQ(keys[0][2], keys[0][4]) << "nothing new came after the third adapter";
+  EXPECT_LT(keys[0][0], keys[0][2]);
+}
 
 // Adapters of single experts, as older versions of PEFT have them, say the same as one of all experts of a layer.
 TEST(Lora, TakesExpertsOneByOneOrTogether) {

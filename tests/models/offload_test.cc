@@ -123,6 +123,56 @@ TEST_P(OffloadOfRanks, FromDisk) {
 INSTANTIATE_TEST_SUITE_P(Families, OffloadOfRanks, ::testing::Values("llama", "qwen3.5"),
                          [](const auto& info) { return info.param == "llama" ? "dense" : "hybrid"; });
 
+// Ranks of a GPU keep pages in host memory as well, each its own: they come back from there, and from the disk of an
+// engine that has ended.
+TEST(OffloadRanks, OfGpusHaveTheBitsOfOneFromHostMemoryAndDisk) {
+  llm::Options options = dummy_options("llama");
+  options.device = device_of_gpu_ranks();
+  if (!llm::make_backend(options).ok()) GTEST_SKIP() << "this build has no emulator";
+  options.max_model_len = "96";
+  options.num_gpu_blocks_override = 8;  // of one request
+  std::vector<engine::Request> requests(2);
+  for (int32_t r = 0; r < 2; ++r) {
+    std::vector<int32_t> prompt;
+    for (int32_t i = 0; i < 65; ++i) prompt.push_back(i * (7 + r) % 500);
+    requests[static_cast<size_t>(r)] = greedy_request(std::move(prompt), 6);
+  }
+  const auto one = make_engine(options);
+  ASSERT_NE(one, nullptr);
+  std::vector<Trace> truth;
+  for (const engine::Request& request : requests) truth.push_back(run(*one, {request})[0]);
+  // Returns how many tokens came from a tier.
+  const auto restored = [&](int rounds) {
+    const auto engine = make_engine(options);
+    if (engine == nullptr) return int64_t{-1};
+    for (int round = 0; round < rounds; ++round) {
+      for (size_t i = 0; i < requests.size(); ++i) {
+        EXPECT_EQ(difference(truth[i], run(*engine, {requests[i]})[0]), "") << "request " << i << ", round " << round;
+      }
+    }
+    EXPECT_EQ(engine->stats().kv_usage, 0);
+    return engine->stats().prefix.offload_hit_tokens;
+  };
+  std::optional<int64_t> from_host;  // of one rank
+  for (const auto& [tensor, pipeline] : {std::pair(1, 1), std::pair(2, 1), std::pair(1, 2)}) {
+    const TempFolder folder;
+    options.tensor_parallel_size = tensor;
+    options.pipeline_parallel_size = pipeline;
+    options.kv_offload_host_bytes = "64MiB";
+    options.kv_offload_dir.clear();
+    options.kv_offload_size.clear();
+    const int64_t found = restored(2);
+    EXPECT_EQ(found, from_host.value_or(found)) << tensor << " x " << pipeline;
+    EXPECT_GE(found, 64);
+    from_host = found;
+    options.kv_offload_host_bytes.clear();
+    options.kv_offload_dir = folder.path();
+    options.kv_offload_size = "64MiB";
+    restored(1);
+    EXPECT_EQ(restored(1), 2 * 64);
+  }
+}
+
 // A page that one rank does not have any more is computed again by all of them, and stored again.
 TEST(OffloadRanks, APageThatOneRankLacksIsComputed) {
   const TempFolder folder;

@@ -177,78 +177,89 @@ TEST(Ranks, HaveTheBitsOfOneWithDrafts) {
   }
 }
 
-// Rank 0 drafts alone, with the whole of the draft model, MTP or EAGLE-3 layer: the logits of its drafts are those of one
-// rank, too.
-TEST(Ranks, HaveTheBitsOfOneWithDraftsByAModel) {
-  using Taps = std::map<std::pair<engine::RequestId, int64_t>, std::vector<float>>;
+llm::Options gpu_options(const std::string& family) {
+  llm::Options options = dummy_options(family);
+  options.device = device_of_gpu_ranks();
+  options.dtype = "bfloat16";
+  options.num_gpu_blocks_override = 200;
+  options.max_model_len = "128";
+  return options;
+}
+
+struct DraftCase {
+  const char* family;
+  std::string config;
+  bool accepts_all = false;
+};
+std::vector<DraftCase> draft_cases() {
   const std::string llama = (goldens_folder() / "llama" / "config.json").string();
   const std::string eagle = (goldens_folder() / "llama" / "eagle3" / "config.json").string();
-  const std::pair<const char*, std::string> cases[] = {
-      {"llama", R"({"num_speculative_tokens": 3, "model": ")" + llama + "\"}"},
-      {"llama", R"({"method": "eagle3", "num_speculative_tokens": 2, "model": ")" + eagle + "\"}"},
-      {"gemma3", R"({"num_speculative_tokens": 2, "model": ")" + llama + "\"}"},
-      {"deepseek-v3", R"({"method": "mtp", "num_speculative_tokens": 2})"},
-      {"qwen3.5", R"({"method": "mtp", "num_speculative_tokens": 2})"}};
+  return {{"llama", R"({"num_speculative_tokens": 3, "model": ")" + llama + "\"}", true},
+          {"llama", R"({"method": "eagle3", "num_speculative_tokens": 2, "model": ")" + eagle + "\"}"},
+          {"deepseek-v3", R"({"method": "mtp", "num_speculative_tokens": 2})"},
+          {"gemma3", R"({"num_speculative_tokens": 2, "model": ")" + llama + "\"}"},
+          {"qwen3.5", R"({"method": "mtp", "num_speculative_tokens": 2})"}};
+}
+
+// Rank 0 drafts alone, with the whole of the draft model, MTP or EAGLE-3 layer, which see what other stages hand over:
+// the logits of its drafts are those of one rank, too.
+void expect_same_drafts(llm::Options options, const DraftCase& drafts, const std::vector<Layout>& layouts) {
+  using Taps = std::map<std::pair<engine::RequestId, int64_t>, std::vector<float>>;
   std::vector<int32_t> prompt;
   for (int32_t i = 0; i < 40; ++i) prompt.push_back(i * i % 31);
   std::vector<engine::Request> requests = {greedy_request(prompt, 24), greedy_request({1, 2, 1}, 24)};
   requests[1].params.temperature = 0.7;
   requests[1].params.seed = 5;
-  for (const auto& [family, config] : cases) {
-    llm::Options options = dummy_options(family);
+  const auto plain = make_engine(options);
+  ASSERT_NE(plain, nullptr);
+  const std::vector<Trace> truth = run(*plain, requests);
+  options.speculative_config = drafts.config;
+  Taps of_one;
+  for (const Layout& layout : layouts) {
+    const std::string what = std::string(drafts.family) + ", tensor parallel " + std::to_string(layout.tensor) +
+                             ", pipeline parallel " + std::to_string(layout.pipeline);
+    Taps taps;
+    const auto engine = make_engine(with(options, layout));
+    ASSERT_NE(engine, nullptr) << what;
+    engine->set_draft_tap(
+        [&taps](engine::RequestId id, int32_t, int64_t position, std::span<const float> row) {
+          taps[{id, position}].assign(row.begin(), row.end());
+        });
+    const std::vector<Trace> traces = run(*engine, requests);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      EXPECT_EQ(difference(truth[i], traces[i]), "") << what << ", request " << i;
+    }
+    const engine::SpeculationStats stats = engine->stats().speculation;
+    EXPECT_GT(stats.draft_tokens, 0) << what;
+    if (drafts.accepts_all) {
+      EXPECT_EQ(stats.accepted_tokens, stats.draft_tokens) << "the draft model is the model";
+    }
+    if (of_one.empty()) of_one = taps;
+    size_t compared = 0;
+    for (const auto& [key, row] : taps) {
+      const auto other = of_one.find(key);
+      if (other == of_one.end()) continue;
+      ++compared;
+      EXPECT_TRUE(other->second == row) << what << ", position " << key.second;
+    }
+    EXPECT_GT(compared, 0u) << what;
+  }
+}
+
+TEST(Ranks, HaveTheBitsOfOneWithDraftsByAModel) {
+  for (const DraftCase& drafts : draft_cases()) {
+    llm::Options options = dummy_options(drafts.family);
     options.device = "cpu";
     options.threads = 2;
     options.max_model_len = "128";
     options.num_gpu_blocks_override = 400;
-    const auto plain = make_engine(options);
-    ASSERT_NE(plain, nullptr);
-    const std::vector<Trace> truth = run(*plain, requests);
-    options.speculative_config = config;
-    std::vector<Taps> taps(2);
-    for (const int64_t ranks : {1, 2}) {
-      options.tensor_parallel_size = ranks;
-      const auto engine = make_engine(options);
-      ASSERT_NE(engine, nullptr);
-      engine->set_draft_tap([own = &taps[static_cast<size_t>(ranks - 1)]](engine::RequestId id, int32_t, int64_t position,
-                                                                           std::span<const float> row) {
-        (*own)[{id, position}].assign(row.begin(), row.end());
-      });
-      const std::vector<Trace> traces = run(*engine, requests);
-      for (size_t i = 0; i < requests.size(); ++i) {
-        EXPECT_EQ(difference(truth[i], traces[i]), "") << family << ", request " << i << ", ranks " << ranks;
-      }
-      const engine::SpeculationStats stats = engine->stats().speculation;
-      EXPECT_GT(stats.draft_tokens, 0);
-      if (config == cases[0].second) {
-        EXPECT_EQ(stats.accepted_tokens, stats.draft_tokens) << "the draft model is the model";
-      }
+    std::vector<Layout> layouts = {{1, 1}};
+    for (const Layout& layout : {Layout{2, 1}, Layout{1, 2}, Layout{2, 3}}) {
+      if (possible(with(options, layout))) layouts.push_back(layout);
     }
-    size_t compared = 0;
-    for (const auto& [key, row] : taps[1]) {
-      const auto other = taps[0].find(key);
-      if (other == taps[0].end()) continue;
-      ++compared;
-      EXPECT_TRUE(other->second == row) << family << ", position " << key.second;
-    }
-    EXPECT_GT(compared, 0u) << family;
+    EXPECT_GE(layouts.size(), 3u) << drafts.family;
+    expect_same_drafts(options, drafts, layouts);
   }
-}
-
-// Ranks of a GPU: of the emulator, or with QUIRE_TEST_DEVICE=cuda of the GPUs that QUIRE_TEST_GPUS names ("0,1,2,3"), over
-// NCCL. Without that variable all ranks have the first GPU, and exchange bytes through the host's memory, since NCCL
-// takes a GPU for one rank alone.
-llm::Options gpu_options(const std::string& family) {
-  llm::Options options = dummy_options(family);
-  options.device = "emulator";
-  if (test_device() == "cuda") {
-    const auto gpus = env("QUIRE_TEST_GPUS");
-    if (!gpus) setenv("QUIRE_GPU_EXCHANGE", "host", 0);
-    options.device = "cuda:" + gpus.value_or("0,0,0,0");
-  }
-  options.dtype = "bfloat16";
-  options.num_gpu_blocks_override = 200;
-  options.max_model_len = "128";
-  return options;
 }
 
 class RanksOnGpus : public ::testing::TestWithParam<std::string> {};
@@ -262,11 +273,31 @@ TEST_P(RanksOnGpus, HaveTheBitsOfOne) {
   }
   EXPECT_GE(layouts.size(), 2u);
   expect_same_bits(options, layouts, some_requests(500));
+  if (test_device() != "cpu" || GetParam() != "qwen3") return;
+  // What each rank sends is the same, whether a step was recorded or not.
+  std::vector<int64_t> sent;
+  for (const int64_t tokens : {8, 16, 24}) {
+    const auto engine = make_engine(with(options, {2, 1}));
+    ASSERT_NE(engine, nullptr);
+    (void)run(*engine, {greedy_request({1, 2, 3}, tokens)});
+    const std::vector<metrics::RankTotals> ranks = engine->model().rank_totals();
+    ASSERT_EQ(ranks.size(), 2u);
+    sent.push_back(ranks[1].sent_bytes);
+  }
+  EXPECT_GT(sent[1], sent[0]);
+  EXPECT_EQ(sent[2] - sent[1], sent[1] - sent[0]);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, RanksOnGpus,
                          ::testing::Values("qwen3", "gemma3", "qwen3-moe", "deepseek-v3", "granite-hybrid"),
                          [](const auto& test) { return test_name(test.param); });
+
+TEST(Ranks, OnGpusHaveTheBitsOfOneWithDraftsByAModel) {
+  const std::vector<DraftCase> cases = draft_cases();
+  for (const DraftCase& drafts : {cases[0], cases[1], cases[2]}) {
+    expect_same_drafts(gpu_options(drafts.family), drafts, {{1, 1}, {2, 1}, {1, 2}});
+  }
+}
 
 // Steps that are queued before the tokens of the last one are known: rank 0 samples, and the others get the tokens.
 TEST(Ranks, OnGpusHaveTheTokensOfOneWhenStepsRunAhead) {
@@ -294,6 +325,21 @@ TEST(Ranks, OverNcclHaveTheBitsOfOne) {
   expect_same_bits(gpu_options("mixtral"), {{2, 1}, {1, 2}}, some_requests(500));
   unsetenv("QUIRE_LIBNCCL");
   unsetenv("QUIRE_GPU_EXCHANGE");
+}
+
+// Of many rows of experts each rank gets a part of the columns; here of any number, with NCCL's calls and without.
+TEST(Ranks, OnGpusHaveTheBitsOfOneWhenRowsOfExpertsAreScattered) {
+  setenv("QUIRE_SCATTER_BYTES", "0", 1);
+  expect_same_bits(gpu_options("qwen3-moe"), {{2, 1}, {4, 1}}, some_requests(500));
+  const char* const fake = std::getenv("QUIRE_FAKE_NCCL");
+  if (test_device() == "cpu" && fake != nullptr) {
+    setenv("QUIRE_LIBNCCL", fake, 1);
+    setenv("QUIRE_GPU_EXCHANGE", "nccl", 1);
+    expect_same_bits(gpu_options("deepseek-v3"), {{2, 1}}, some_requests(500));
+    unsetenv("QUIRE_LIBNCCL");
+    unsetenv("QUIRE_GPU_EXCHANGE");
+  }
+  unsetenv("QUIRE_SCATTER_BYTES");
 }
 
 // A single rank that makes the calls of several (QUIRE_GATHER_ALONE) measures their cost, and changes no bit.
@@ -337,20 +383,6 @@ TEST(Ranks, AreRefusedInOneSentence) {
   other = with(options, {2, 1});
   other.kv_offload_host_bytes = "1GiB";
   expect_words(other, "--kv-offload-host-bytes");
-  other.kv_offload_host_bytes.clear();
-  other.kv_offload_dir = "/nowhere";
-  other.kv_offload_size = "1GiB";
-  other.device = "emulator";
-  expect_words(other, "keeps pages on disk on CPUs alone");
-  other = with(options, {2, 1});
-  other.engines = 2;
-  other.threads = 4;
-  other.enable_lora = true;
-  expect_words(other, "with several engines or with several ranks, but not with both");
-  other = with(options, {1, 2});
-  other.speculative_config = R"({"method": "draft_model", "num_speculative_tokens": 2, "model": ")" +
-                             (goldens_folder() / "llama" / "config.json").string() + "\"}";
-  expect_words(other, "a pipeline drafts without a model");
   // What one rank cannot do, none does: there is no room for one request.
   other = with(options, {2, 2});
   other.num_gpu_blocks_override = 2;

@@ -248,25 +248,31 @@ def test_embeddings(start):
 
 
 def test_adapters_on_all_engines(start, tmp_path):
-    one, two = (start("tiny", "--enable-lora", "--max-loras", 2, *flags,
-                      env={"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}) for flags in ((), TWO))
+    ranks = ("--data-parallel-size", 2, "--threads", 4, "--tensor-parallel-size", 2)  # each engine has its own
+    servers = [start("tiny", "--enable-lora", "--max-loras", 2, *flags, env={"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"})
+               for flags in ((), TWO, ranks)]
     path = str(write_peft(tmp_path / "sql"))
-    tokens = []
-    for server in (one, two):
+    sql = ASK | FIELDS | {"model": "sql"}
+    for server in servers:
         assert server.post("/v1/load_lora_adapter", {"lora_name": "sql", "lora_path": path}).status_code == 200
-        tokens.append(server.ok("/v1/completions", ASK | {"model": "sql"})["choices"][0]["token_ids"])
-    for number in (0, 1):
-        answer = two.http.post("/v1/completions", json=ASK | {"model": "sql"}, headers=rank(number)).json()
-        assert answer["choices"][0]["token_ids"] == tokens[0] == tokens[1]
-        plain = two.http.post("/v1/completions", json=ASK, headers=rank(number)).json()
-        assert plain["choices"][0]["token_ids"] == one.ok("/v1/completions", ASK)["choices"][0]["token_ids"]
-    # An adapter that does not load is on no engine, and one that is unloaded on none any more.
-    assert two.post("/v1/load_lora_adapter", {"lora_name": "bad", "lora_path": "nowhere"}).status_code == 404
-    assert two.post("/v1/unload_lora_adapter", {"lora_name": "sql"}).status_code == 200
-    for number in (0, 1):
-        for name in ("bad", "sql"):
-            assert two.http.post("/v1/completions", json=ASK | {"model": name}, headers=rank(number)).status_code == 404
-    one.stop(), two.stop()
+    adapted = essence(servers[0].ok("/v1/completions", sql))
+    plain = essence(servers[0].ok("/v1/completions", ASK | FIELDS))
+    for several in servers[1:]:
+        for number in (0, 1, 1, 0):
+            answer = several.http.post("/v1/completions", json=sql, headers=rank(number)).json()
+            assert essence(answer) == adapted
+            answer = several.http.post("/v1/completions", json=ASK | FIELDS, headers=rank(number)).json()
+            assert essence(answer) == plain != adapted
+        # An adapter that does not load is on no engine, and one that is unloaded on none any more.
+        assert several.post("/v1/load_lora_adapter", {"lora_name": "bad", "lora_path": "nowhere"}).status_code == 404
+        assert several.post("/v1/unload_lora_adapter", {"lora_name": "sql"}).status_code == 200
+        for number in (0, 1):
+            for name in ("bad", "sql"):
+                answer = several.http.post("/v1/completions", json=ASK | {"model": name}, headers=rank(number))
+                assert answer.status_code == 404
+            assert essence(several.http.post("/v1/completions", json=ASK | FIELDS, headers=rank(number)).json()) == plain
+        assert several.stop() == 0
+    servers[0].stop()
 
 
 def test_several_models_have_their_engines(start):

@@ -271,6 +271,7 @@ class CudaDevice : public gpu::Device {
     for (const Event event : marks_) {
       if (event != nullptr) api().cuEventDestroy_v2(event);
     }
+    if (probe_ != nullptr) api().cuEventDestroy_v2(probe_);
   }
 
   Status start() { return kernels_.load_one(); }
@@ -307,6 +308,8 @@ class CudaDevice : public gpu::Device {
   Status synchronise() override;
   uint64_t mark() override;
   Status wait(uint64_t mark) override;
+  void set_probe() override;
+  bool probe_passed() override;
 
   void begin_recording() override;
   Result<std::unique_ptr<gpu::Graph>> end_recording() override;
@@ -357,6 +360,7 @@ class CudaDevice : public gpu::Device {
   enum class Queued { kOther, kKernel, kMarkedKernel, kMark } last_ = Queued::kOther;
   std::array<Event, kMarks> marks_ = {};
   uint64_t next_mark_ = 1;
+  Event probe_ = nullptr;
   std::filesystem::path folder_;  // where choices_ is kept
   bool library_tried_ = false, timing_logged_ = false;
   double library_seconds_ = 0;
@@ -541,6 +545,20 @@ Status CudaDevice::wait(uint64_t mark) {
   if (!failure_) check("cuEventSynchronize", api().cuEventSynchronize(marks_[mark % kMarks]));
   if (failure_) return *failure_;
   return {};
+}
+
+void CudaDevice::set_probe() {
+  QUIRE_CHECK(!session_->recording(), "a probe is no part of a graph");
+  if (!ready()) return;
+  if (probe_ == nullptr && !check("cuEventCreate", api().cuEventCreate(&probe_, kEventDisableTiming))) return;
+  last_ = Queued::kOther;
+  check("cuEventRecord", api().cuEventRecord(probe_, session_->stream()));
+}
+
+// After a fault it is passed: who waits for the device reports that.
+bool CudaDevice::probe_passed() {
+  session_->bind();
+  return probe_ == nullptr || api().cuEventQuery(probe_) != kNotReady;
 }
 
 void CudaDevice::begin_recording() {

@@ -23,10 +23,10 @@ using Address = unsigned long long;
 inline constexpr Code kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kStubLibrary = 34, kNeedsNewerDriver = 36,
                       kNoDevice = 100, kInvalidImage = 200, kNoBinaryForGpu = 209, kEccUncorrectable = 214,
                       kInvalidPtx = 218, kNvlinkUncorrectable = 220, kJitCompilerNotFound = 221,
-                      kUnsupportedPtxVersion = 222, kNotFound = 500, kIllegalAddress = 700, kLaunchOutOfResources = 701,
-                      kLaunchTimeout = 702, kHardwareStackError = 714, kIllegalInstruction = 715,
-                      kMisalignedAddress = 716, kInvalidAddressSpace = 717, kInvalidPc = 718, kLaunchFailed = 719,
-                      kSystemNotReady = 802, kDriverMismatch = 803, kCompatNotSupported = 804;
+                      kUnsupportedPtxVersion = 222, kNotFound = 500, kNotReady = 600, kIllegalAddress = 700,
+                      kLaunchOutOfResources = 701, kLaunchTimeout = 702, kHardwareStackError = 714,
+                      kIllegalInstruction = 715, kMisalignedAddress = 716, kInvalidAddressSpace = 717, kInvalidPc = 718,
+                      kLaunchFailed = 719, kSystemNotReady = 802, kDriverMismatch = 803, kCompatNotSupported = 804;
 
 inline constexpr int kAttributeMaxThreads = 1, kAttributeMultiprocessors = 16, kAttributeCapabilityMajor = 75,
                      kAttributeCapabilityMinor = 76, kAttributeSharedMemoryOptin = 97;
@@ -93,6 +93,7 @@ struct LaunchConfig {
   X(cuEventDestroy_v2, (Event event))                                                             \
   X(cuEventRecord, (Event event, Stream stream))                                                  \
   X(cuEventSynchronize, (Event event))                                                            \
+  X(cuEventQuery, (Event event))                                                                  \
   X(cuModuleLoadData, (Module * module, const void* image))                                       \
   X(cuModuleUnload, (Module module))                                                              \
   X(cuModuleGetFunction, (Function * function, Module module, const char* name))                  \

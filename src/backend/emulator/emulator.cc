@@ -82,6 +82,7 @@ struct Emulator::Pool {
 Result<EmulatorOptions> settle(EmulatorOptions options) {
   if (options.order < 0) QUIRE_TRY(read_environment("QUIRE_EMULATOR_ORDER", kMaxOrder, options.order));
   if (options.workers < 1) QUIRE_TRY(read_environment("QUIRE_EMULATOR_WORKERS", kMaxWorkers, options.workers));
+  if (options.stall < 1) QUIRE_TRY(read_environment("QUIRE_EMULATOR_STALL", kMaxOrder, options.stall));
   return options;
 }
 

@@ -19,10 +19,12 @@ struct EmulatorOptions {
   int order = -1;
   // Threads that share a launch's threadgroups. Below 1: not set, which means one per core, at most 8.
   int workers = 0;
+  // The launch that never ends, counted from 1, for tests of what a GPU that stalls brings about. 0: none.
+  int stall = 0;
 };
 
-// Fills in the options that are not set, from QUIRE_EMULATOR_ORDER and QUIRE_EMULATOR_WORKERS; an Error if these are
-// not numbers.
+// Fills in the options that are not set, from QUIRE_EMULATOR_ORDER, QUIRE_EMULATOR_WORKERS and QUIRE_EMULATOR_STALL; an
+// Error if these are not numbers.
 Result<EmulatorOptions> settle(EmulatorOptions options);
 
 // All kernels of the host build, sorted by name.

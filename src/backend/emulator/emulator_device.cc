@@ -92,7 +92,8 @@ class EmulatorGraph final : public Graph {
 
 class EmulatorDevice final : public Device {
  public:
-  explicit EmulatorDevice(const emulator::EmulatorOptions& options) : emulator_(options) {
+  explicit EmulatorDevice(const emulator::EmulatorOptions& options)
+      : emulator_(options), launches_to_stall_(options.stall) {
     info_.api = Api::kEmulator;
     info_.name = "emulator (lane order " + std::to_string(emulator_.order()) + ")";
     info_.architecture = "host";
@@ -200,6 +201,9 @@ class EmulatorDevice final : public Device {
   void execute(const emulator::KernelRecord& record, Grid grid, uint32_t threads, const void* params,
                void* const* buffers) {
     if (fault_) return;  // a fault is final, as on a real device
+    if (launches_to_stall_ > 0 && --launches_to_stall_ == 0) {
+      for (;;) ::pause();
+    }
     const std::array<uint32_t, 3> groups = {grid.x, grid.y, grid.z};
     const Status done = emulator_.run(record, groups, threads, params, buffers);
     if (!done.ok()) fault_ = done.error();
@@ -226,6 +230,7 @@ class EmulatorDevice final : public Device {
   std::optional<Error> fault_;
   size_t in_use_ = 0;
   uint64_t marks_ = 0;
+  int launches_to_stall_;
 };
 
 }  // namespace

@@ -151,6 +151,9 @@ class Device {
   // A point in the queue. The host can wait for it without waiting for what was queued after it.
   virtual uint64_t mark() = 0;
   virtual Status wait(uint64_t mark) = 0;
+  // A single point that another thread may look at: whether the queue has come past the last one that was set.
+  virtual void set_probe() {}
+  virtual bool probe_passed() { return true; }
 
   // Between the two calls, launches, copies and fills are recorded instead of run. REQUIRES: info().graphs
   virtual void begin_recording() {}

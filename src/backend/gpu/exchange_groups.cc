@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Groups of devices by a group of the host, without NCCL.
+#include <algorithm>
+#include <vector>
+
 #include "backend/gpu/exchange.h"
 
 namespace quire::gpu {
@@ -15,6 +18,17 @@ std::span<std::byte> span_of(void* data, size_t bytes) {
   return {static_cast<std::byte*>(data), bytes};
 }
 
+// merge_scatter() of the host: all blocks go everywhere, and each rank merges its own.
+void merge(Group& host, std::span<const std::byte> blocks, std::span<std::byte> mine) {
+  std::vector<std::byte> all(blocks.size() * static_cast<size_t>(host.size()));
+  host.all_gather(blocks, all);
+  std::ranges::fill(mine, std::byte{});
+  const size_t first = mine.size() * static_cast<size_t>(host.rank());
+  for (size_t at = first; at < all.size(); at += blocks.size()) {
+    for (size_t i = 0; i < mine.size(); ++i) mine[i] |= all[at + i];
+  }
+}
+
 class SharedMemoryGroup final : public DeviceGroup {
  public:
   explicit SharedMemoryGroup(Group& host) : host_(host) {}
@@ -23,6 +37,10 @@ class SharedMemoryGroup final : public DeviceGroup {
   std::string describe() const override { return host_.describe(); }
   Status all_gather(const void* mine, void* all, size_t bytes, void*) override {
     host_.all_gather(span_of(mine, bytes), span_of(all, bytes * static_cast<size_t>(size())));
+    return {};
+  }
+  Status merge_scatter(const void* blocks, void* mine, size_t bytes, void*) override {
+    merge(host_, span_of(blocks, bytes * static_cast<size_t>(size())), span_of(mine, bytes));
     return {};
   }
   Status broadcast(void* data, size_t bytes, int root, void*) override {
@@ -37,6 +55,7 @@ class SharedMemoryGroup final : public DeviceGroup {
     host_.receive(span_of(data, bytes), from);
     return {};
   }
+  bool waits() const override { return true; }
   Status check() const override { return {}; }
 
  private:
@@ -60,6 +79,14 @@ class CopiedGroup final : public DeviceGroup {
     device_.upload(all, room(), whole);
     return {};
   }
+  Status merge_scatter(const void* blocks, void* mine, size_t bytes, void*) override {
+    const size_t whole = bytes * static_cast<size_t>(size());
+    QUIRE_TRY(take(whole + bytes));
+    QUIRE_TRY(fetch(room(), blocks, whole));
+    merge(host_, {room(), whole}, {room() + whole, bytes});
+    device_.upload(mine, room() + whole, bytes);
+    return {};
+  }
   Status broadcast(void* data, size_t bytes, int root, void*) override {
     QUIRE_TRY(take(bytes));
     QUIRE_TRY(fetch(room(), data, bytes));
@@ -80,6 +107,7 @@ class CopiedGroup final : public DeviceGroup {
     device_.upload(data, room(), bytes);
     return {};
   }
+  bool waits() const override { return true; }
   Status check() const override { return {}; }
 
  private:

@@ -2,6 +2,7 @@
 // Gathers between ranks that each have a device: the emulator's, through the host's memory or by copies.
 #include "backend/gpu/exchange.h"
 
+#include <cmath>
 #include <thread>
 
 #include "backend/gpu/test_device.h"
@@ -102,6 +103,36 @@ TEST(GpuExchange, TakesEachRowFromItsOwner) {
           }
         }
       });
+    }
+  }
+}
+
+// Each rank gets its columns of every row, from the row's owner, also where the bits are those of a negative zero.
+TEST(GpuExchange, DividesRowsOfOwnersByColumns) {
+  constexpr int64_t kWidth = 5;
+  const std::vector<int32_t> ids = {0, 14, 7, 5, 4, 9, 10, 11, 3, 13, 12, 6, 2};
+  for (const bool copied : {false, true}) {
+    for (const DType type : {DType::kF32, DType::kBF16}) {
+      for (const int64_t cols : {96, 15}) {
+        on_ranks(3, copied, [&](TestDevice& device, Exchange& exchange, int rank) {
+          const auto rows = static_cast<int64_t>(ids.size());
+          HostMatrix x(rows, cols, type, 1, 2.0f, 0);
+          for (int64_t r = 0; r < rows; ++r) {
+            const bool mine = ids[static_cast<size_t>(r)] / kWidth == rank;
+            for (int64_t c = 0; c < cols; ++c) x.at(r, c) = !mine ? -1 : c == 1 ? -0.0f : value(r, c);
+          }
+          const Tensor all = device.put(x), some = device.room(rows, cols / 3, type, 0);
+          exchange.scatter_rows(all, {device.put(ids), ids.size()}, kWidth, some);
+          const std::vector<float> got = floats_of(device.rows_of(some), type);
+          for (size_t i = 0; i < got.size(); ++i) {
+            const int64_t row = static_cast<int64_t>(i) / (cols / 3);
+            const int64_t column = static_cast<int64_t>(i) % (cols / 3) + rank * (cols / 3);
+            const float want = column == 1 ? -0.0f : value(row, column);
+            ASSERT_EQ(got[i], want) << row << ", " << column;
+            ASSERT_EQ(std::signbit(got[i]), std::signbit(want)) << row << ", " << column;
+          }
+        });
+      }
     }
   }
 }

@@ -129,7 +129,7 @@ Result<size_t> GpuBackend::reserve(const WorkspaceLimits& sizes) {
     total += scratch->bytes();
   }
   QUIRE_TRY(joined_.reserve(sizes));
-  QUIRE_TRY(staging_.reserve(sizes.staged_bytes, sizes.staged_arrays));
+  QUIRE_TRY(staging_.reserve(sizes.staged_bytes, sizes.staged_arrays, sizes.steps_beside));
   total += joined_.device_bytes() + staging_.device_bytes();
   if (sizes.logit_rows == 0) return total;
   QUIRE_TRY(sampler_.prepare(sizes.tokens, sizes.logit_rows, sizes.vocab));
@@ -137,8 +137,17 @@ Result<size_t> GpuBackend::reserve(const WorkspaceLimits& sizes) {
 }
 
 void GpuBackend::begin_step() {
+  begin_step(false);
+}
+
+void GpuBackend::begin_step_beside() {
+  begin_step(true);
+}
+
+void GpuBackend::begin_step(bool beside) {
   QUIRE_CHECK(!recorder_.recording());
-  staging_.begin();
+  if (watch_ != nullptr) watch_->begin_step();
+  staging_.begin(beside);
   QUIRE_CHECK(!sampler_.pending_tokens(), "a step began before the one before it had run");
   joined_.forget_logits();
 }
@@ -166,6 +175,7 @@ bool GpuBackend::replay_step(const GraphKey& shape) {
   const bool seen = step.seen++ > 0;
   if (step.recorded()) {
     run_recorded(step);
+    if (watch_ != nullptr) watch_->end_step();
     return true;
   }
   if (seen) recorder_.begin(step);
@@ -173,9 +183,11 @@ bool GpuBackend::replay_step(const GraphKey& shape) {
 }
 
 void GpuBackend::end_step() {
-  if (!recorder_.recording()) return;
-  joined_.finish();
-  run_recorded(recorder_.finish());
+  if (recorder_.recording()) {
+    joined_.finish();
+    run_recorded(recorder_.finish());
+  }
+  if (watch_ != nullptr) watch_->end_step();
 }
 
 void GpuBackend::run_recorded(const RecordedStep& step) {

@@ -17,6 +17,7 @@
 #include "backend/gpu/scratch.h"
 #include "backend/gpu/staging.h"
 #include "backend/gpu/step_recorder.h"
+#include "backend/gpu/step_watch.h"
 #include "backend/gpu/weight_layout.h"
 
 namespace quire::gpu {
@@ -66,6 +67,7 @@ class GpuBackend final : public Backend {
   Result<const void*> upload(std::span<const std::byte> values) override { return constants_.upload(values); }
   const void* stage(std::span<const std::byte> values) override { return staging_.stage(values); }
   void begin_step() override;
+  void begin_step_beside() override;
   void reserve_stage(size_t bytes, size_t arrays) override;
   bool replay_step(const GraphKey& shape) override;
   void end_step() override;
@@ -121,6 +123,8 @@ class GpuBackend final : public Backend {
   // exchange.cc
   bool splits_experts() const override { return true; }
   Result<std::unique_ptr<Exchange>> join(distributed::Group& group, bool gathers) override;
+  void watch_steps(distributed::Group* group) override;
+  StepWatch* step_watch() { return watch_.get(); }  // may be null
   // Queues work of another library behind the ops before it (Device::queue).
   void queue(std::function<Status(void* stream)> work);
 
@@ -143,6 +147,7 @@ class GpuBackend final : public Backend {
   void make_random(std::span<const RawMatrix> parts, const GpuMatrix& weight);
   Status place_weight(const PackOptions::Stack& stack, GpuMatrix& weight);
 
+  void begin_step(bool beside);
   void before_launch();
   void finish_staging();
   void run_recorded(const RecordedStep& step);
@@ -169,6 +174,7 @@ class GpuBackend final : public Backend {
   Slab slabs_[2];
   size_t next_slab_ = 0;
   std::unique_ptr<Memory> read_back_;  // what read() returns
+  std::unique_ptr<StepWatch> watch_;   // null: this is the only rank
 };
 
 }  // namespace quire::gpu

@@ -34,6 +34,31 @@ TEST(GpuBackend, AStepsArraysMayBeLargerThanTheFirstStagingArea) {
   }
 }
 
+// Ranks record the same steps, whether or not one of them runs a draft model between them.
+TEST(GpuBackend, StepsBesideDoNotChangeWhichOnesAreRecorded) {
+  const auto recorded = [](bool beside) {
+    std::vector<std::string> calls;
+    auto device = std::make_unique<RecordingDevice>(calls);
+    GpuBackend gpu(std::move(device));
+    std::vector<bool> out;
+    const GraphKey shape{&out, 1, 1, 1}, other{&calls, 1, 1, 1};
+    for (int step = 0; step < 8; ++step) {
+      if (beside && step % 3 != 1) {
+        gpu.begin_step_beside();
+        if (!gpu.replay_step(other)) gpu.queue([](void*) { return Status(); });
+        gpu.end_step();
+      }
+      gpu.begin_step();
+      out.push_back(gpu.replay_step(shape));
+      if (!out.back()) gpu.queue([](void*) { return Status(); });
+      gpu.end_step();
+    }
+    return out;
+  };
+  EXPECT_EQ(recorded(true), recorded(false));
+  EXPECT_TRUE(recorded(false).back());
+}
+
 TEST(GpuBackend, PadsBlockTablesToFewWidths) {
   const GpuBackend& gpu = test_device().ops();
   EXPECT_EQ(gpu.table_width(1, 16), 16);  // 256 positions

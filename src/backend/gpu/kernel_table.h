@@ -26,6 +26,9 @@
   X(OwnedRows2, "owned_rows_2", kNoType, OwnedRowsParams)                      \
   X(OwnedRows4, "owned_rows_4", kNoType, OwnedRowsParams)                      \
   X(OwnedRows16, "owned_rows_16", kNoType, OwnedRowsParams)                    \
+  X(OwnBlocks2, "own_blocks_2", kNoType, OwnBlocksParams)                      \
+  X(OwnBlocks4, "own_blocks_4", kNoType, OwnBlocksParams)                      \
+  X(OwnBlocks16, "own_blocks_16", kNoType, OwnBlocksParams)                    \
   X(OwnIds, "own_ids", kNoType, OwnIdsParams)                                  \
   X(RmsNorm, "rms_norm_#_#", kPairs, NormParams)                               \
   X(LayerNorm, "layer_norm_#_#", kPairs, NormParams)                           \

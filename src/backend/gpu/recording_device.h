@@ -2,6 +2,7 @@
 // A fake Hopper GPU for tests of what is launched, and in which order.
 #pragma once
 
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -52,12 +53,14 @@ class RecordingDevice final : public Device {
   void download(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   void copy(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   void fill(void* to, uint8_t value, size_t bytes) override { std::memset(to, value, bytes); }
+  void queue(std::function<Status(void* stream)> work) override { (void)work(nullptr); }
   bool map_rows(const RowsMap&, void*) override { return true; }
   bool library_serves(DType type, int64_t, int64_t) override { return has_library && type != DType::kF32; }
   void library_product(const LibraryProduct&) override { note("library"); }
   Status synchronise() override { return {}; }
   uint64_t mark() override { return 1; }
   Status wait(uint64_t) override { return status_; }
+  bool probe_passed() override { return passed; }
   void begin_recording() override { recording_ = true; }
   Result<std::unique_ptr<Graph>> end_recording() override {
     recording_ = false;
@@ -66,6 +69,7 @@ class RecordingDevice final : public Device {
   void run(const Graph&) override { note("graph"); }
 
   size_t allocations = 0;
+  std::atomic<bool> passed = true;  // what it says of its probe
   bool has_library = false;
   bool whole_launches = false;                 // also note their grids and parameters
   std::set<std::string, std::less<>> missing;  // kernels that it lacks

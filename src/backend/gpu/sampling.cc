@@ -14,7 +14,9 @@ void GpuBackend::sample(const SampleArgs& args) {
 }
 
 uint64_t GpuBackend::finish_samples(int64_t rows) {
-  return sampler_.finish(rows);
+  const uint64_t out = sampler_.finish(rows);
+  if (watch_ != nullptr) watch_->probe();
+  return out;
 }
 
 SampledRows GpuBackend::sampled(uint64_t finished) {

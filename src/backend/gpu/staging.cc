@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two staging areas.
+// The staging areas.
 #include "backend/gpu/staging.h"
 
 #include <algorithm>
@@ -25,9 +25,9 @@ Status Staging::allocate(Area& area, size_t bytes) {
   return {};
 }
 
-Status Staging::reserve(size_t bytes, size_t arrays) {
+Status Staging::reserve(size_t bytes, size_t arrays, bool beside) {
   const size_t needed = std::min(std::bit_ceil(bytes + arrays * kBlockAlignment), kMostReserved);
-  for (Area& area : areas_) {
+  for (Area& area : std::span(areas_).first(beside ? 4 : 2)) {
     if (area.host == nullptr) QUIRE_TRY(allocate(area, std::max(kLeastBytes, needed)));
   }
   return {};
@@ -35,13 +35,15 @@ Status Staging::reserve(size_t bytes, size_t arrays) {
 
 size_t Staging::device_bytes() const {
   size_t total = 0;
-  for (const Area& area : areas_) total += area.device->bytes();
+  for (const Area& area : areas_) total += area.device != nullptr ? area.device->bytes() : 0;
   return total;
 }
 
-void Staging::begin() {
+void Staging::begin(bool beside) {
   areas_[area_].mark = device_.mark();
-  area_ = 1 - area_;
+  int& turn = beside ? turn_beside_ : turn_;
+  turn = 1 - turn;
+  area_ = (beside ? 2 : 0) + turn;
   Area& area = areas_[area_];
   if (area.host == nullptr) require(allocate(area, kLeastBytes));
   require(device_.wait(area.mark));

@@ -11,17 +11,18 @@
 namespace quire::gpu {
 
 // Two areas of pinned host memory, each with its copy on the device, used in turn: the arrays of a step are written
-// while the step before still reads its own. Owned by the backend and used from its thread.
+// while the step before still reads its own. Steps beside those of several ranks (Backend::begin_step_beside) have two
+// more. Owned by the backend and used from its thread.
 class Staging {
  public:
   explicit Staging(Device& device) : device_(device) {}
 
-  // Allocates both areas at load, large enough for so many bytes in so many arrays.
-  Status reserve(size_t bytes, size_t arrays);
+  // Allocates the areas at load, large enough for so many bytes in so many arrays.
+  Status reserve(size_t bytes, size_t arrays, bool beside);
   size_t device_bytes() const;
 
   // Turns to the other area and waits for the work that read it.
-  void begin();
+  void begin(bool beside = false);
   // Makes the area larger if these arrays do not fit. True: its addresses have changed.
   // REQUIRES: nothing is staged yet.
   bool grow(size_t bytes, size_t arrays);
@@ -32,7 +33,7 @@ class Staging {
   std::span<const T> host(std::span<const T> on_device) const {
     return {static_cast<const T*>(host_copy(on_device.data())), on_device.size()};
   }
-  int area() const { return area_; }  // 0 or 1
+  int area() const { return area_; }  // 0 or 1; 2 or 3 for steps beside
 
   // What was staged and is not on the device yet.
   struct Pending {
@@ -54,8 +55,9 @@ class Staging {
   const void* host_copy(const void* on_device) const;
 
   Device& device_;
-  Area areas_[2];
+  Area areas_[4];
   int area_ = 0;
+  int turn_ = 0, turn_beside_ = 0;    // 0 or 1
   size_t staged_ = 0, uploaded_ = 0;  // bytes of the area
 };
 

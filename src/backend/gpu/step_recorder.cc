@@ -31,21 +31,23 @@ bool StepRecorder::may_take(int64_t tokens, int64_t seqs, int64_t most_each) {
 }
 
 RecordedStep& StepRecorder::step(const GraphKey& shape, int area) {
-  if (steps_.size() >= kMostSteps) {
-    steps_.erase(std::min_element(steps_.begin(), steps_.end(),
-                                  [](const auto& a, const auto& b) { return a.second.seen < b.second.seen; }));
+  Steps& steps = steps_of(area);
+  if (steps.size() >= kMostSteps) {
+    steps.erase(std::min_element(steps.begin(), steps.end(),
+                                 [](const auto& a, const auto& b) { return a.second.seen < b.second.seen; }));
   }
-  return steps_[{shape, area}];
+  return steps[{shape, area}];
 }
 
 void StepRecorder::forget_area(int area) {
   QUIRE_CHECK(!recording());
-  std::erase_if(steps_, [&](const auto& step) { return step.first.second == area; });
+  std::erase_if(steps_of(area), [&](const auto& step) { return step.first.second == area; });
 }
 
 void StepRecorder::forget_all() {
   QUIRE_CHECK(!recording());
   steps_.clear();
+  steps_beside_.clear();
 }
 
 void StepRecorder::begin(RecordedStep& step) {

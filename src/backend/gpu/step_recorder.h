@@ -70,7 +70,10 @@ class StepRecorder {
 
  private:
   Device& device_;
-  std::map<std::pair<GraphKey, int>, RecordedStep> steps_;
+  using Steps = std::map<std::pair<GraphKey, int>, RecordedStep>;
+  // Steps beside those of several ranks are kept apart: they must not drop one that the other ranks still have.
+  Steps& steps_of(int area) { return area < 2 ? steps_ : steps_beside_; }
+  Steps steps_, steps_beside_;
   RecordedStep* current_ = nullptr;  // that is being recorded
   bool off_ = false;
 };

@@ -18,6 +18,13 @@ struct OwnedRowsParams {
   int width;  // ids of an owner
 };
 
+// Grid: (rows * blocks * cols / kElementThreads, rounded up).
+struct OwnBlocksParams {
+  i64 in_stride;
+  int rows, blocks, cols;  // cols: of a block
+  int width, rank;         // ids of an owner; the owner whose rows these are
+};
+
 // Grid: (count / kElementThreads, rounded up).
 struct OwnIdsParams {
   int count, width, rank, other;

@@ -22,12 +22,13 @@ float scale_of(const DecoderConfig& config) {
   return static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)));
 }
 
-// Adds the time until it is destroyed.
+// Adds the time until it is destroyed, on a CPU: a GPU's exchanges are queued.
 class GatherClock {
  public:
   // `sent`: the bytes that this rank hands to others.
-  explicit GatherClock(GatherTimes* times, int64_t sent) : times_(times) {
-    if (times_ != nullptr) times_->sent_bytes += sent;
+  GatherClock(GatherTimes* times, const Backend& backend, int64_t sent)
+      : times_(backend.host_memory() ? times : nullptr) {
+    if (times != nullptr) times->sent_bytes += sent;
   }
   ~GatherClock() {
     if (times_ == nullptr) return;
@@ -76,7 +77,8 @@ DecoderModel::DecoderModel(DecoderConfig config, DecoderWeights weights, Decoder
   QUIRE_CHECK((ranks_.stage != nullptr || !config_.share.split()) &&
               (ranks_.all != nullptr || config_.share.stages == 1));
   choose_states(backend_, activation_, config_);
-  if (adapters_.sites != nullptr) lora_ = std::make_unique<LoraState>(*adapters_.sites);
+  if (adapters_.sites != nullptr)
+    lora_ = std::make_unique<LoraState>(*adapters_.sites, config_.share.ranks * config_.share.stages > 1);
   // A layer ahead has its target's head, but no adapters.
   for_each_weight(weights_, [&](auto& weight) {
     if constexpr (requires { weight.set_lora(lora_.get()); }) weight.set_lora(lora_.get());
@@ -94,6 +96,7 @@ Result<std::unique_ptr<Model>> DecoderModel::make_twin(Backend& backend, const M
   auto twin = std::make_unique<DecoderModel>(config_, std::move(weights), adapters_, pooler_, max_model_len_, backend,
                                              ranks, trunk);
   twin->kept_layers_ = kept_layers_;
+  twin->hands_over_ = hands_over_;
   return std::unique_ptr<Model>(std::move(twin));
 }
 
@@ -126,7 +129,7 @@ size_t DecoderModel::weights_bytes() const {
   size_t bytes = weights_.bytes() + pooler_.bytes();
   if (target_ == nullptr || target_->config_.share.split()) return bytes;
   if (weights_.embedding == target_->weights_.embedding) bytes -= weights_.embedding->bytes();
-  return config_.ahead.eagle ? bytes : bytes - weights_.head.bytes();
+  return config_.ahead.eagle || !target_->config_.share.last() ? bytes : bytes - weights_.head.bytes();
 }
 
 DecoderModel::Scratch DecoderModel::lay_out_scratch(char* base, const BatchLimits& limits) const {
@@ -145,8 +148,10 @@ DecoderModel::Scratch DecoderModel::lay_out_scratch(char* base, const BatchLimit
   if (lora_ != nullptr) out.lora = all.take(limits.max_tokens, adapters_.sites->most_sums(backend_), DType::kF32);
   const int64_t per_layer_columns = config_.share.model_layers * config_.per_layer_input.dim;
   if (per_layer_columns > 0) out.per_layer = all.take(limits.max_tokens, per_layer_columns, activation_);
-  const auto kept = static_cast<int64_t>(kept_layers_.size());
-  if (kept > 0) out.kept = all.take(limits.max_tokens, kept * config_.hidden, DType::kF32);
+  if (const int64_t kept = num_kept(); kept > 0) {
+    out.kept = config_.share.leads() ? all.take(limits.max_tokens, kept * config_.hidden, DType::kF32)
+                                     : all.take(kept * limits.max_tokens, config_.hidden, DType::kF32);
+  }
   if (config_.ahead.eagle) out.both = all.take(limits.max_tokens, 2 * config_.hidden, activation_);
   if (limits.pools) out.pooled = all.take(limits.max_tokens, config_.hidden, DType::kF32);
   out.shared = base == nullptr ? nullptr : base + all.used();
@@ -208,6 +213,7 @@ WorkspaceLimits DecoderModel::workspace_limits(const BatchLimits& limits) const 
   out.logit_rows = limits.max_logit_rows;
   out.vocab = config_.vocab_size;
   out.activation = activation_;
+  out.steps_beside = ranks_.beside;
   for (const kv::LayerCache& layer : cache_layers(config_)) {
     if (layer.kind == kv::CacheKind::kState || layer.head_dim == 0) continue;
     out.heads = config_.heads;
@@ -279,7 +285,7 @@ void DecoderModel::lay_out_encoder_pages(const StepBatch& batch) {
 
 // Copies the arrays of the step that ops read into the backend's memory.
 void DecoderModel::stage(const StepBatch& batch) {
-  backend_.begin_step();
+  ranks_.beside ? backend_.begin_step_beside() : backend_.begin_step();
   const bool encoder = config_.encoder.on;
   if (encoder) lay_out_encoder_pages(batch);
   const size_t pages =
@@ -384,10 +390,15 @@ void DecoderModel::forward(const StepBatch& batch, const KvCache& kv) {
     shape.keeps_states = shape.keeps_states || !group.state_rows.empty();
   }
   if (config_.encoder.on) shape.max_blocks = encoder_group_.max_blocks;
-  if (!backend_.replay_step(shape)) {
-    run_layers(kv);
-    backend_.end_step();
+  // What is sent in a step follows from its number of tokens.
+  if (backend_.replay_step(shape)) {
+    if (ranks_.times != nullptr) ranks_.times->sent_bytes += sent_bytes_[tokens];
+    return;
   }
+  const int64_t before = ranks_.times != nullptr ? ranks_.times->sent_bytes.load() : 0;
+  run_layers(kv);
+  backend_.end_step();
+  if (ranks_.times != nullptr) sent_bytes_[tokens] = ranks_.times->sent_bytes - before;
 }
 
 void DecoderModel::run_layer(const LayerContext& layer) {
@@ -428,30 +439,85 @@ void DecoderModel::run_added(bool added, const Tensor& out, const Norm& post_nor
   }
 }
 
+void DecoderModel::keep_hidden_before(std::vector<int64_t> layers) {
+  QUIRE_CHECK(std::ranges::is_sorted(layers));
+  if (config_.share.rank == 0) kept_layers_ = std::move(layers);  // all ranks of a stage have the same rows
+}
+
+// Of how many layers this rank keeps the rows. Rank 0 gets those of all stages.
+int64_t DecoderModel::num_kept() const {
+  const int64_t first = config_.share.first_layer, end = first + config_.layers;
+  return config_.share.leads()
+             ? std::ssize(kept_layers_)
+             : std::ranges::count_if(kept_layers_, [&](int64_t layer) { return layer >= first && layer < end; });
+}
+
+void DecoderModel::keep_hidden_of(int64_t layer) {
+  const bool leads = config_.share.leads();
+  int64_t place = 0;
+  for (const int64_t kept : kept_layers_) {
+    if (kept == layer) {
+      add_now();
+      const Tensor to =
+          leads ? scratch_.kept.first_rows(step_hidden_.rows).columns(place * config_.hidden, config_.hidden)
+                : scratch_.kept.some_rows(place * limits_.max_tokens, step_hidden_.rows);
+      backend_.scale({step_hidden_, 1.0f, {}, to});
+    }
+    if (leads || kept >= config_.share.first_layer) ++place;
+  }
+}
+
+// Rank 0 has the layer ahead, which reads rows of other stages: their first ranks send what they keep, in the order of
+// the layers, and the last one the rows at the end.
+void DecoderModel::hand_over_hidden() {
+  const Share& share = config_.share;
+  if (!whole_steps() || share.rank != 0) return;
+  const int64_t rows = step_hidden_.rows, bytes = rows * row_bytes(DType::kF32, config_.hidden);
+  if (!share.leads()) {
+    const bool end = hands_over_ && share.last();
+    const int64_t kept = num_kept();
+    if (kept == 0 && !end) return;
+    const GatherClock clock(ranks_.times, backend_, (kept + (end ? 1 : 0)) * bytes);
+    for (int64_t k = 0; k < kept; ++k) ranks_.all->send(scratch_.kept.some_rows(k * limits_.max_tokens, rows), 0);
+    if (end) ranks_.all->send(step_hidden_, 0);
+    return;
+  }
+  const GatherClock clock(ranks_.times, backend_, 0);
+  int64_t stage = 0;
+  for (size_t k = 0; k < kept_layers_.size(); ++k) {
+    while (stage + 1 < share.stages && kept_layers_[k] >= stage_begin(share.model_layers, stage + 1, share.stages)) {
+      ++stage;
+    }
+    if (stage == 0) continue;
+    const Tensor received = scratch_.wanted_hidden.first_rows(rows);
+    ranks_.all->receive(received, static_cast<int>(stage * share.ranks));
+    const Tensor kept = scratch_.kept.first_rows(rows);
+    backend_.scale({received, 1.0f, {}, kept.columns(static_cast<int64_t>(k) * config_.hidden, config_.hidden)});
+  }
+  if (hands_over_) ranks_.all->receive(step_hidden_, static_cast<int>((share.stages - 1) * share.ranks));
+}
+
 void DecoderModel::run_layers(const KvCache& kv) {
   const Share& share = config_.share;
   target_ == nullptr ? embed() : config_.ahead.eagle ? embed_eagle() : embed_ahead();
   const int next = static_cast<int>((share.stage + 1) * share.ranks + share.rank);
   const int64_t stream_bytes = step_hidden_.rows * row_bytes(DType::kF32, config_.hidden);
   if (!share.first()) {
-    const GatherClock clock(host_times(), 0);
+    const GatherClock clock(ranks_.times, backend_, 0);
     ranks_.all->receive(step_hidden_, next - static_cast<int>(2 * share.ranks));
   }
   for (int64_t i = 0; i < config_.layers; ++i) {
     const auto at = static_cast<size_t>(i);
-    for (size_t k = 0; k < kept_layers_.size(); ++k) {
-      if (kept_layers_[k] != i) continue;
-      add_now();
-      const Tensor kept = scratch_.kept.first_rows(step_hidden_.rows);
-      backend_.scale({step_hidden_, 1.0f, {}, kept.columns(static_cast<int64_t>(k) * config_.hidden, config_.hidden)});
-    }
+    keep_hidden_of(share.first_layer + i);
     run_layer({kv, i, config_.per_layer[at], weights_.layers[at]});
   }
   add_now();
   if (!share.last()) {
-    const GatherClock clock(host_times(), stream_bytes);
-    return ranks_.all->send(step_hidden_, next);
+    const GatherClock clock(ranks_.times, backend_, stream_bytes);
+    ranks_.all->send(step_hidden_, next);
   }
+  hand_over_hidden();
+  if (!share.last()) return;
   if (num_pooled_ > 0) {
     const Tensor rows = scratch_.pooled.first_rows(num_pooled_);
     backend_.gather({step_hidden_, step_.wanted.subspan(static_cast<size_t>(num_wanted_)), rows});
@@ -525,7 +591,8 @@ bool DecoderModel::project_out(const Linear& linear, const Tensor& x, const Laye
 
 void DecoderModel::gather(const Tensor& mine, const Tensor& all, int root) {
   if (!config_.share.split()) return;
-  const GatherClock clock(host_times(), mine.rows * row_bytes(mine.dtype, mine.cols) * (config_.share.ranks - 1));
+  const GatherClock clock(ranks_.times, backend_,
+                          mine.rows * row_bytes(mine.dtype, mine.cols) * (config_.share.ranks - 1));
   ranks_.stage->gather_columns(mine, all, root);
 }
 
@@ -541,8 +608,14 @@ void DecoderModel::gather_rows(const Tensor& x, std::span<const int32_t> ids, in
   if (backend_.host_memory()) {
     own = std::ranges::count_if(ids, [&](int32_t id) { return id / width == config_.share.rank; });
   }
-  const GatherClock clock(host_times(), own * row_bytes(x.dtype, x.cols) * (config_.share.ranks - 1));
+  const GatherClock clock(ranks_.times, backend_, own * row_bytes(x.dtype, x.cols) * (config_.share.ranks - 1));
   ranks_.stage->gather_rows(x, ids, width);
+}
+
+void DecoderModel::scatter_rows(const Tensor& x, std::span<const int32_t> ids, int64_t width, const Tensor& mine) {
+  const int64_t bytes = x.rows * row_bytes(x.dtype, x.cols);
+  const GatherClock clock(ranks_.times, backend_, bytes - bytes / config_.share.ranks);
+  ranks_.stage->scatter_rows(x, ids, width, mine);
 }
 
 void DecoderModel::add_adapters_by_head(int64_t first_site, int64_t heads, const Tensor& x, int64_t k,
@@ -722,7 +795,7 @@ Tensor DecoderModel::run_head(int64_t first_wanted, int64_t count) {
       head_in_step_ ? scratch_.logits.some_rows(first_wanted, count) : scratch_.logits.first_rows(count);
   const int last = static_cast<int>((config_.share.stages - 1) * config_.share.ranks);
   if (!config_.share.last()) {
-    const GatherClock clock(host_times(), 0);
+    const GatherClock clock(ranks_.times, backend_, 0);
     ranks_.all->receive(logits, last);
     return logits;
   }
@@ -742,7 +815,7 @@ Tensor DecoderModel::run_head(int64_t first_wanted, int64_t count) {
   }
   if (config_.logits_soft_cap > 0) backend_.soft_cap({logits, config_.logits_soft_cap, logits});
   if (!config_.share.first()) {
-    const GatherClock clock(host_times(), logits.rows * row_bytes(logits.dtype, logits.cols));
+    const GatherClock clock(ranks_.times, backend_, logits.rows * row_bytes(logits.dtype, logits.cols));
     ranks_.all->send(logits, 0);
   }
   return logits;

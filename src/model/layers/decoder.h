@@ -3,6 +3,7 @@
 // the kinds of mixers (mixer.h) and the feed-forward part (feed_forward.h) have files of their own.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -83,7 +84,9 @@ class DecoderModel final : public Model {
   size_t scratch_bytes(const BatchLimits& limits) const override;
   WorkspaceLimits workspace_limits(const BatchLimits& limits) const override;
   Status prepare(const BatchLimits& limits) override;
-  void keep_hidden_before(std::vector<int64_t> layers) override { kept_layers_ = std::move(layers); }
+  void keep_hidden_before(std::vector<int64_t> layers) override;
+  void keep_hidden() override { hands_over_ = config_.share.stages > 1; }
+  bool whole_steps() const override { return config_.share.stages > 1 && (hands_over_ || !kept_layers_.empty()); }
   Result<std::unique_ptr<Model>> make_twin(Backend& backend, const Model* target, const Ranks& ranks) const override;
   void forward(const StepBatch& batch, const KvCache& kv) override;
   std::span<const float> logits(int64_t first_wanted, int64_t count) override;
@@ -115,6 +118,9 @@ class DecoderModel final : public Model {
   void gather(const Tensor& mine, const Tensor& all, int root = distributed::Group::kEvery);
   // Row i of `x` from the rank ids[i] / width of the stage.
   void gather_rows(const Tensor& x, std::span<const int32_t> ids, int64_t width);
+  // The same for this rank's part of the columns, where that is worth while (Exchange::scatters).
+  bool scatters(const Tensor& x) const { return ranks_.stage->scatters(x); }
+  void scatter_rows(const Tensor& x, std::span<const int32_t> ids, int64_t width, const Tensor& mine);
   // The rows from which on ops run: those of a part of the step.
   void select_rows(int64_t first) {
     if (lora_ != nullptr) lora_->select_step_rows(first);
@@ -149,9 +155,11 @@ class DecoderModel final : public Model {
  private:
   struct Scratch {  // views of one block of memory
     Tensor hidden, normed, parallel, per_layer, wanted_hidden, wanted, logits, lora, pooled;
-    Tensor own_logits;          // the columns of this rank
-    Tensor own_tokens;          // [tokens, 1] ids: rows of this rank's part of the embedding
-    Tensor kept;                // [tokens, kept layers * hidden]: keep_hidden_before()
+    Tensor own_logits;  // the columns of this rank
+    Tensor own_tokens;  // [tokens, 1] ids: rows of this rank's part of the embedding
+    // keep_hidden_before(): [tokens, kept layers * hidden]; on other stages [kept layers * tokens, hidden] of their
+    // own.
+    Tensor kept;
     Tensor both, draft_logits;  // of an EAGLE-3 layer: the input of its mixer, and the rows of its head
     char* shared = nullptr;
     size_t bytes = 0;
@@ -162,10 +170,11 @@ class DecoderModel final : public Model {
   void lay_out_encoder_pages(const StepBatch& batch);
   void run_added(bool added, const Tensor& out, const Norm& post_norm);
   void stage(const StepBatch& batch);
-  // Where exchanges are counted. A GPU's are queued, and may be part of a recorded step.
-  GatherTimes* host_times() const { return backend_.host_memory() ? ranks_.times : nullptr; }
   bool adapted() const { return lora_ != nullptr && lora_->active(); }  // some row of the step has an adapter
   void run_layers(const KvCache& kv);
+  void keep_hidden_of(int64_t layer);
+  void hand_over_hidden();
+  int64_t num_kept() const;
   void run_layer(const LayerContext& layer);
   void look_up_tokens();
   void embed();
@@ -189,8 +198,10 @@ class DecoderModel final : public Model {
   float attention_scale_;
   Backend& backend_;
   const Ranks ranks_;
-  std::vector<int64_t> kept_layers_;
-  const DecoderModel* const target_;  // of a layer ahead; else null
+  std::vector<int64_t> kept_layers_;       // of the whole model, sorted
+  bool hands_over_ = false;                // rank 0 gets the rows of the last stage
+  std::map<int64_t, int64_t> sent_bytes_;  // to other ranks, in a step of so many tokens
+  const DecoderModel* const target_;       // of a layer ahead; else null
 
   BatchLimits limits_;
   std::unique_ptr<Buffer> memory_;

@@ -28,8 +28,9 @@ Status load_mlp(Loader& loader, std::vector<Slice> gate_up, int64_t inner, const
 // moe.cc
 struct MoeScratch {
   Tensor router, out, normed, shared_gate, shared_gate_up, shared_all;
-  // If ranks share the experts: their outputs [rows * k, hidden], and the ids of this rank's own.
-  Tensor choices, own_ids;
+  // If ranks share the experts: their outputs [rows * k, hidden], some columns of them (Exchange::scatter_rows), and
+  // the ids of this rank's own.
+  Tensor choices, some_columns, own_ids;
   Tensor ids, weights;  // [rows, k]; ids are int32
 };
 MoeScratch take_moe_scratch(const DecoderModel& model, int64_t rows, ScratchAllocator& scratch);

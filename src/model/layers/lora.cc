@@ -11,6 +11,7 @@
 
 #include "backend/lora_image.h"
 #include "base/math.h"
+#include "base/sha256.h"
 #include "weights/file_sniff.h"
 
 namespace quire::model {
@@ -25,6 +26,15 @@ std::string kind_of(const std::string& module) {
     if (module[i] == '.' && module[i + 1] >= '0' && module[i + 1] <= '9') at = module.find('.', i + 1);
   }
   return at >= module.size() ? module : module.substr(at + 1);
+}
+
+Sha256::Value shape_of(const weights::AdapterFiles& files) {
+  Sha256 digest;
+  for (const weights::AdapterModule& module : files.modules) {
+    digest.add(module.name + "\n");
+    for (const int64_t size : {module.rank, module.in, module.out}) digest.add(std::to_string(size) + "\n");
+  }
+  return digest.finish();
 }
 
 Status check_range(const std::vector<float>& values, const std::string& module, DType dtype) {
@@ -283,6 +293,7 @@ Result<AdapterPtr> LoraSites::make(const weights::AdapterFiles& files, const std
   out->id = ++g_adapter_loads;
   out->path = files.path;
   out->digest = files.digest();
+  out->shape = shape_of(files);
   return AdapterPtr(std::move(out));
 }
 
@@ -301,7 +312,8 @@ void LoraState::note_sites(const Adapter& adapter) {
     ranks_[i] = rank;
     grown = true;
   }
-  if (grown) ++version_;
+  const bool fresh = several_ && shapes_.insert(adapter.shape).second;
+  if (grown || fresh) ++version_;  // adapters of one shape have the same ranks at all sites
 }
 
 // The slot that holds the adapter; if none does, it takes the one that was used least recently.

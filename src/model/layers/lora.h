@@ -79,7 +79,9 @@ class LoraSites {
 // Slots with adapters, and which rows of the running step have which. Owned by the model and used on its thread.
 class LoraState {
  public:
-  explicit LoraState(const LoraSites& sites) : slot_bytes_(sites.slot_bytes()), dtype_(sites.dtype()) {
+  // `several`: this is a share of a model.
+  LoraState(const LoraSites& sites, bool several)
+      : slot_bytes_(sites.slot_bytes()), dtype_(sites.dtype()), several_(several) {
     slots_.resize(static_cast<size_t>(sites.limits().slots));
     ranks_.resize(static_cast<size_t>(sites.size()));
   }
@@ -95,7 +97,8 @@ class LoraState {
     LoraRows staged;
   };
   std::array<List*, 2> lists() { return {&step_rows_, &wanted_rows_}; }
-  // What recorded steps depend on: 0 if no row has an adapter.
+  // What recorded steps depend on: 0 if no row has an adapter. All ranks of a model have the same one, although each
+  // has other sites: a step is recorded on all of them or on none.
   int64_t graph_key() const { return active_ ? version_ : 0; }
 
   // Whether any row of the step has an adapter.
@@ -127,11 +130,13 @@ class LoraState {
 
   int64_t slot_bytes_;
   DType dtype_;
+  bool several_;
   std::unique_ptr<Buffer> memory_;
   std::vector<Slot> slots_;
   // By site, the largest rank that an adapter had so far, padded. Sites with 0 need no ops.
   std::vector<int32_t> ranks_;
-  int64_t version_ = 1;  // counts up with ranks_
+  std::set<Sha256::Value> shapes_;  // of the adapters so far
+  int64_t version_ = 1;             // counts up with ranks_ and, on several ranks, with shapes_
   uint64_t steps_ = 0;
   bool active_ = false;
   List step_rows_, wanted_rows_;

@@ -228,7 +228,8 @@ Status load_beside_mlp(Loader& loader, int64_t index, MoeWeights& out) {
   return {};
 }
 
-// Each rank runs its experts; then all ranks have the outputs for all choices, and sum them as one rank does.
+// Each rank runs its experts; then all ranks have the outputs for all choices, or for some columns of them, and sum
+// them as one rank does.
 void run_own_experts(DecoderModel& model, const MoeScratch& scratch, MoeExpertsArgs experts) {
   const MoeConfig& c = model.config().moe;
   const Share& share = model.config().share;
@@ -239,6 +240,14 @@ void run_own_experts(DecoderModel& model, const MoeScratch& scratch, MoeExpertsA
   experts.ids = own;
   const Tensor choices = scratch.choices.first_rows(count);
   if (!experts.gate_up.empty()) model.backend().moe_choices({experts, choices});
+  if (model.scatters(choices)) {
+    const int64_t columns = choices.cols / share.ranks;
+    const Tensor some{scratch.some_columns.data, choices.dtype, count, columns, columns};
+    const Tensor out = experts.out.columns(share.rank * columns, columns);
+    model.scatter_rows(choices, ids, width, some);
+    model.backend().moe_sum({some, experts.weights, c.k, out});
+    return model.gather(out, experts.out);
+  }
   model.gather_rows(choices, ids, width);
   model.backend().moe_sum({choices, experts.weights, c.k, experts.out});
 }
@@ -297,6 +306,9 @@ MoeScratch take_moe_scratch(const DecoderModel& model, int64_t rows, ScratchAllo
   out.out = scratch.take(rows, hidden, model.activation());
   if (share.split()) {
     out.choices = scratch.take(rows * c.k, hidden, model.activation());
+    if (!model.backend().host_memory()) {
+      out.some_columns = scratch.take(rows * c.k, share.width(hidden), model.activation());
+    }
     out.own_ids = scratch.take(rows, c.k, DType::kF32);
   }
   if (c.beside_mlp) out.normed = scratch.take(rows, hidden, model.activation());

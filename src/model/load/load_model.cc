@@ -184,16 +184,16 @@ Status load_eagle_head(Loader& loader, DecoderWeights& out) {
   return {};
 }
 
-// `whole`: a loader of the target's files, if the target has only a part of its embedding.
-Result<DecoderWeights> load_eagle(Loader& loader, Loader* whole, const DecoderWeights& target, Backend& backend) {
+// `whole`: a loader of the target's files, if the target is a share of a model.
+Result<DecoderWeights> load_eagle(Loader& loader, Loader* whole, const DecoderModel& target, Backend& backend) {
   const DecoderConfig& config = loader.config();
   const auto states = static_cast<int64_t>(config.ahead.taps.size());
   DecoderWeights out;
-  out.embedding = target.embedding;
+  out.embedding = target.weights().embedding;
   const std::string own = loader.name(Part::kEmbedding, 0);
   if (loader.has(own + ".weight")) {
     QUIRE_ASSIGN(out.embedding, loader.matrix({own, config.vocab_size}, config.hidden));
-  } else if (whole != nullptr) {
+  } else if (whole != nullptr && target.config().share.split()) {
     const Slice slice{whole->name(Part::kEmbedding, 0), config.vocab_size};
     QUIRE_ASSIGN(out.embedding, whole->matrix(slice, config.hidden));
   }
@@ -210,21 +210,23 @@ Result<DecoderWeights> load_eagle(Loader& loader, Loader* whole, const DecoderWe
 }
 
 // With the embedding and the head of the target, which are loaded again if the target has only a part of them.
-Result<DecoderWeights> load_ahead(Loader& loader, Loader* whole, const DecoderWeights& target, Backend& backend) {
+Result<DecoderWeights> load_ahead(Loader& loader, Loader* whole, const DecoderModel& target, Backend& backend) {
   const DecoderConfig& config = loader.config();
   const std::vector<int64_t> shape = {config.hidden};
   DecoderWeights out;
-  out.embedding = target.embedding;
-  out.head = target.head;
-  if (whole != nullptr) {
+  out.embedding = target.weights().embedding;
+  if (whole != nullptr && target.config().share.split()) {
     const Slice slice{whole->name(Part::kEmbedding, 0), config.vocab_size};
     QUIRE_ASSIGN(out.embedding, whole->matrix(slice, config.hidden));
-    out.head = {};
+  }
+  if (whole != nullptr) {
     QUIRE_TRY(load_head(*whole, out));
+  } else {
+    out.head = target.weights().head;
   }
   const std::string norm = loader.name(Part::kAheadNorm, 0) + ".weight";
   if (loader.gguf() && !loader.has(norm)) {
-    out.final_norm = target.final_norm;
+    out.final_norm = target.weights().final_norm;
   } else {
     QUIRE_ASSIGN(out.final_norm, loader.norm(Part::kAheadNorm, 0, shape));
   }
@@ -490,8 +492,9 @@ Result<std::unique_ptr<Model>> load_layer_ahead(const ModelFiles& files, const L
   Loader loader(files, options, dtype, backend, own);
   const bool eagle = files.config.ahead.eagle;
   std::optional<Loader> whole;
-  if (trunk->config().share.split()) whole.emplace(target_files, options, dtype, backend, target_files.config);
-  auto loaded = (eagle ? load_eagle : load_ahead)(loader, whole ? &*whole : nullptr, trunk->weights(), backend);
+  if (trunk->config().share.split() || trunk->config().share.stages > 1)
+    whole.emplace(target_files, options, dtype, backend, target_files.config);
+  auto loaded = (eagle ? load_eagle : load_ahead)(loader, whole ? &*whole : nullptr, *trunk, backend);
   if (!loaded.ok() && eagle) return in_file(files.files.file, loaded.error());
   if (!loaded.ok()) {
     return Error{loaded.error().code, "the layer for multi-token prediction (MTP): " + loaded.error().message};
