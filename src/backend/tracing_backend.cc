@@ -184,9 +184,6 @@ class TracingBackend final : public Backend {
   Result<std::unique_ptr<Exchange>> join(distributed::Group& group, bool gathers) override {
     return inner_->join(group, gathers);
   }
-  bool adapts_experts() const override {
-    return inner_->adapts_experts();
-  }
   bool samples() const override {
     return inner_->samples();
   }
