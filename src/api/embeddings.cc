@@ -39,7 +39,7 @@ class Embeddings final : public PoolingAnswer {
     std::string body;
     JsonWriter w;
     w.open_object().member("id", options_.id).member_int("created", created_);
-    w.member("model", service_.options().served_names[0]).key("data").open_array();
+    w.member("model", options_.model).key("data").open_array();
     for (size_t i = 0; i < size(); ++i) {
       const std::vector<float> vector = rows(i).at(0);
       w.open_object().member_int("index", static_cast<int64_t>(i)).member("embed_dtype", format_.dtype);

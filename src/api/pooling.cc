@@ -272,13 +272,14 @@ void PoolingAnswer::write_pooling_usage(JsonWriter& w) const {
 
 void PoolingAnswer::write_head(JsonWriter& w, const char* object) const {
   w.open_object().member("id", options_.id).member("object", object).member_int("created", created_);
-  w.member("model", service_.options().served_names[0]);
+  w.member("model", options_.model);
 }
 
 ApiResult<GenerationOptions> read_pooling_options(const HttpRequest& request, const Body& body, const Service& service,
                                                   const char* prefix) {
   GenerationOptions options;
   QUIRE_ASSIGN(options.engine, read_engine(request, service));
+  QUIRE_TRY(read_adapter(body, service, options));
   options.id_key = answer_key(request, body);
   options.id = prefix + options.id_key;
   options.caller = request.caller;

@@ -136,6 +136,15 @@ ApiResult<std::optional<int64_t>> read_engine(const HttpRequest& request, const 
       kHeader);
 }
 
+ApiStatus read_adapter(const Body& body, const Service& service, GenerationOptions& o) {
+  o.model = service.options().served_names[0];
+  if (const auto adapter = service.find_adapter(body.string("model"))) {
+    QUIRE_ASSIGN(o.adapter, service.model().adapters().get(adapter->named));
+    o.model = adapter->named.name;
+  }
+  return Ok{};
+}
+
 ApiResult<GenerationOptions> read_options(const HttpRequest& request, const Body& body, const Service& service,
                                           const char* prefix) {
   GenerationOptions o;
@@ -145,11 +154,7 @@ ApiResult<GenerationOptions> read_options(const HttpRequest& request, const Body
   if (const std::string* parent = request.header("traceparent")) o.trace.traceparent = *parent;
   if (const std::string* state = request.header("tracestate")) o.trace.tracestate = *state;
   QUIRE_ASSIGN(o.engine, read_engine(request, service));
-  o.model = service.options().served_names[0];
-  if (const auto adapter = service.find_adapter(body.string("model"))) {
-    QUIRE_ASSIGN(o.adapter, service.model().adapters().get(adapter->named));
-    o.model = adapter->named.name;
-  }
+  QUIRE_TRY(read_adapter(body, service, o));
   o.n = body.integer("n").value_or(1);
   o.stream = body.boolean("stream", false);
   o.stream_interval = body.integer("stream_interval").value_or(service.options().stream_interval);

@@ -20,6 +20,8 @@ ApiStatus read_params(const Body& body, sampling::SamplingParams& params);
 ApiResult<sampling::SamplingParams> read_sampling(const Body& body, const Service& service);
 // The engine that the header X-data-parallel-rank asks for.
 ApiResult<std::optional<int64_t>> read_engine(const HttpRequest& request, const Service& service);
+// The model's name, or the adapter that `model` names.
+ApiStatus read_adapter(const Body& body, const Service& service, GenerationOptions& o);
 // The id of the answer, which begins with `prefix`, and how it is sent (streaming and so on).
 ApiResult<GenerationOptions> read_options(const HttpRequest& request, const Body& body, const Service& service,
                                           const char* prefix);

@@ -102,7 +102,7 @@ class Ranking final : public Scores {
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return found[a] > found[b]; });
     if (top_n_ > 0 && static_cast<size_t>(top_n_) < order.size()) order.resize(static_cast<size_t>(top_n_));
     JsonWriter w;
-    w.open_object().member("id", options_.id).member("model", service_.options().served_names[0]);
+    w.open_object().member("id", options_.id).member("model", options_.model);
     const int64_t tokens = prompt_tokens();
     w.key("usage").open_object().member_int("prompt_tokens", tokens).member_int("total_tokens", tokens).close_object();
     w.key("results").open_array();

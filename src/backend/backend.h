@@ -63,6 +63,7 @@ struct WorkspaceLimits {
   int64_t experts = 0, chosen = 0;              // of a layer; per token
   int64_t expert_columns = 0;                   // between and after the two products of an expert
   bool steps_beside = false;                    // begin_step_beside() is called
+  int64_t expert_rank = 0, expert_slots = 0;    // of experts' adapters: the largest rank (of gate and up), padded
 
   // What both steps fit into: for two models that share a backend.
   void raise_to(const WorkspaceLimits& other) {
@@ -71,7 +72,8 @@ struct WorkspaceLimits {
          {&WorkspaceLimits::tokens, &WorkspaceLimits::seqs, &WorkspaceLimits::positions, &WorkspaceLimits::logit_rows,
           &WorkspaceLimits::vocab, &WorkspaceLimits::heads, &WorkspaceLimits::head_dim, &WorkspaceLimits::out_columns,
           &WorkspaceLimits::reordered_columns, &WorkspaceLimits::quantised_columns, &WorkspaceLimits::state_columns,
-          &WorkspaceLimits::experts, &WorkspaceLimits::chosen, &WorkspaceLimits::expert_columns}) {
+          &WorkspaceLimits::experts, &WorkspaceLimits::chosen, &WorkspaceLimits::expert_columns,
+          &WorkspaceLimits::expert_rank, &WorkspaceLimits::expert_slots}) {
       raise(this->*field, other.*field);
     }
     raise(steps_beside, other.steps_beside);
@@ -202,10 +204,6 @@ class Backend {
   // The number of sums over parts of a row of K elements that lora() keeps in LoraArgs::t.
   virtual int64_t lora_spans(int64_t /*k*/) const {
     return 1;
-  }
-  // Whether moe_experts takes adapters (MoeExpertsArgs::lora).
-  virtual bool adapts_experts() const {
-    return false;
   }
 
   // Whether there are the ops of a model on several ranks (ops/rank_ops.h).

@@ -190,9 +190,6 @@ class TracingBackend final : public Backend {
   void watch_steps(distributed::Group* group) override {
     inner_->watch_steps(group);
   }
-  bool adapts_experts() const override {
-    return inner_->adapts_experts();
-  }
   bool samples() const override {
     return inner_->samples();
   }

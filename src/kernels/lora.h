@@ -6,6 +6,8 @@
 // the sums over each span; lora_expand adds them in their order.
 //
 // What no launch of the step writes (lists of rows, adapters, tokens) is loaded before GRID_WAIT().
+//
+// With experts, a row is one of a token's choices, and each expert has a site.
 #pragma once
 
 #include "kernels/compat/async_copy.h"
@@ -24,10 +26,11 @@ static FN int lora_row(CONSTANT const LoraParams& p, LoraRunParams run, DEVICE c
 // The site of the run's adapter; rank 0 if there is no run.
 static FN LoraSiteParams lora_site(Ctx c, CONSTANT const LoraParams& p, DEVICE const uchar* memory,
                                    DEVICE const LoraRunParams* runs, THREAD LoraRunParams& run) {
+  if (p.sorted != 0) GRID_WAIT();
   run = runs[c.tgx];
   LoraSiteParams site;
   site.rank = 0;
-  if (run.slot >= 0) site = ((DEVICE const LoraSiteParams*)(memory + run.slot * p.slot_bytes))[p.site];
+  if (run.slot >= 0) site = ((DEVICE const LoraSiteParams*)(memory + run.slot * p.slot_bytes))[p.site + run.expert];
   return site;
 }
 
@@ -106,7 +109,7 @@ struct LoraShrink {
     UNROLL for (int j = 0; j < kTurns; j++) {
       const int i = (int)c.lane + 32 * j, k = first + i % kPieces * 8, row = own_rows[j];
       TGROUP T* place = own_x + i / kPieces * kStride + i % kPieces * 8;
-      DEVICE const T* from = x + (i64)row * p.x_stride + k;
+      DEVICE const T* from = x + (i64)(row / p.of_row) * p.x_stride + k;
       if (row >= 0 && k < p.k && p.aligned != 0) {
         copy16_async(place, from);
       } else {
@@ -160,7 +163,8 @@ struct LoraShrink<float> {
       const int j = i % kLoraGroup, row = lora_row(p, run, rows, i / kLoraGroup);
       float sum = 0.0f;
       if (row >= 0) {
-        for (int k = first; k < last; k++) sum = fma(x[(i64)row * p.x_stride + k], a[(i64)k * kLoraGroup + j], sum);
+        DEVICE const float* from = x + (i64)(row / p.of_row) * p.x_stride;
+        for (int k = first; k < last; k++) sum = fma(from[k], a[(i64)k * kLoraGroup + j], sum);
       }
       sm.sums[c.sg][i] = sum;
     }

@@ -188,37 +188,87 @@ struct MoeCount {
   }
 };
 
-// Writes each expert's choices into the order. Each thread takes a contiguous range of choices, so they stay ascending.
-// Grid: (experts).
+struct MoePlaces {
+  MoeSums sums;
+  int counts[kMoeThreads];
+};
+
+// Writes the choices of the threadgroup's expert into the order, and returns its first tile. Each thread takes a
+// contiguous range of choices, so they stay ascending. `placed`: choice i is written as places[i].
+FN int moe_place_choices(Ctx c, CONSTANT const MoeOrderParams& p, TGROUP MoePlaces& sm, DEVICE int* order,
+                         DEVICE const int* counts, DEVICE const int* ids, DEVICE const int* places, int placed) {
+  const int expert = (int)c.tgx, t = (int)c.tid;
+  int before = 0;
+  for (int e = t; e < expert; e += kMoeThreads) before += (counts[e] + p.tile_rows - 1) / p.tile_rows;
+  const int first_tile = moe_sum(c, sm.sums, before), start = first_tile * p.tile_rows;
+  if (counts[expert] == 0) return first_tile;
+
+  const int stretch = (p.choices + kMoeThreads - 1) / kMoeThreads;
+  const int from = t * stretch, end = min(from + stretch, p.choices);
+  int mine = 0;
+  for (int i = from; i < end; i++) mine += ids[i] == expert ? 1 : 0;
+  sm.counts[t] = mine;
+  TG_BARRIER();
+  int at = start;
+  for (int i = 0; i < t; i++) at += sm.counts[i];
+  for (int i = from; i < end && mine > 0; i++) {
+    if (ids[i] == expert) order[at++] = placed != 0 ? places[i] : i;
+  }
+  const int tiles = (counts[expert] + p.tile_rows - 1) / p.tile_rows;
+  for (int i = counts[expert] + t; i < tiles * p.tile_rows; i += kMoeThreads) order[start + i] = -1;
+  return first_tile;
+}
+
+// Writes each expert's choices into the order. Grid: (experts).
 struct MoePlace {
   enum { kThreads = kMoeThreads };
-  struct Smem {
-    MoeSums sums;
-    int counts[kMoeThreads];
-  };
+  typedef MoePlaces Smem;
   static FN void run(Ctx c, CONSTANT const MoeOrderParams& p, TGROUP Smem& sm, DEVICE int* order, DEVICE int* experts,
                      DEVICE const int* counts, DEVICE const int* ids) {
     const int expert = (int)c.tgx, t = (int)c.tid;
-    int before = 0;
-    for (int e = t; e < expert; e += kThreads) before += (counts[e] + p.tile_rows - 1) / p.tile_rows;
-    const int first_tile = moe_sum(c, sm.sums, before), start = first_tile * p.tile_rows;
+    const int first_tile = moe_place_choices(c, p, sm, order, counts, ids, ids, 0);
     const int tiles = (counts[expert] + p.tile_rows - 1) / p.tile_rows;
-
-    const int stretch = (p.choices + kThreads - 1) / kThreads;
-    const int from = t * stretch, end = min(from + stretch, p.choices);
-    int mine = 0;
-    for (int i = from; i < end; i++) mine += ids[i] == expert ? 1 : 0;
-    sm.counts[t] = mine;
-    TG_BARRIER();
-    int at = start;
-    for (int i = 0; i < t; i++) at += sm.counts[i];
-    for (int i = from; i < end && mine > 0; i++) {
-      if (ids[i] == expert) order[at++] = i;
-    }
-    for (int i = counts[expert] + t; i < tiles * p.tile_rows; i += kThreads) order[start + i] = -1;
     for (int i = t; i < tiles; i += kThreads) experts[first_tile + i] = expert;
     if (expert == p.experts - 1) {
       for (int i = first_tile + tiles + t; i < p.max_tiles; i += kThreads) experts[i] = -1;
+    }
+  }
+};
+
+// The keys of all choices (MoeLoraKeysParams). Each row of the step is in the list once. Grid: (listed / kThreads).
+struct MoeLoraKeys {
+  enum { kThreads = kMoeThreads };
+  typedef NoSmem Smem;
+  static FN void run(Ctx c, CONSTANT const MoeLoraKeysParams& p, TGROUP Smem& sm, DEVICE int* keys,
+                     DEVICE const int* ids, DEVICE const int* rows, DEVICE const int* slots) {
+    const int i = (int)(c.tgx * kThreads + c.tid);
+    if (i >= p.listed) return;
+    const int row = rows[i] - p.first, slot = slots[i];
+    if (row < 0 || row >= p.tokens) return;
+    for (int choice = row * p.k; choice < (row + 1) * p.k; choice++) {
+      keys[choice] = slot < 0 || ids[choice] < 0 ? -1 : ids[choice] * p.slots + slot;
+    }
+  }
+};
+
+// Writes the choices of each key into the order, and the runs of lora's kernels. Grid: (experts * slots).
+struct MoeLoraPlace {
+  enum { kThreads = kMoeThreads };
+  typedef MoePlaces Smem;
+  static FN void run(Ctx c, CONSTANT const MoeLoraPlaceParams& p, TGROUP Smem& sm, DEVICE int* order,
+                     DEVICE LoraRunParams* runs, DEVICE const int* counts, DEVICE const int* keys,
+                     DEVICE const int* places) {
+    const int key = (int)c.tgx, t = (int)c.tid, count = counts[key];
+    const int first = moe_place_choices(c, p.order, sm, order, counts, keys, places, p.placed);
+    const int end = first + (count + kLoraRows - 1) / kLoraRows;
+    const int last = key == p.order.experts - 1 ? p.order.max_tiles : end;
+    for (int i = first + t; i < last; i += kThreads) {
+      LoraRunParams run;
+      run.slot = i < end ? key % p.slots : -1;
+      run.first = i * kLoraRows;
+      run.count = i < end ? min((int)kLoraRows, count - (i - first) * kLoraRows) : 0;
+      run.expert = key / p.slots;
+      runs[i] = run;
     }
   }
 };
@@ -250,6 +300,8 @@ struct MoeCombine {
 KERNEL(moe_route, MoeRoute, MoeRouteParams, int, float, const float, const float, const float)
 KERNEL(moe_count, MoeCount, MoeOrderParams, int, const int)
 KERNEL(moe_place, MoePlace, MoeOrderParams, int, int, const int, const int)
+KERNEL(moe_lora_keys, MoeLoraKeys, MoeLoraKeysParams, int, const int, const int, const int)
+KERNEL(moe_lora_place, MoeLoraPlace, MoeLoraPlaceParams, int, LoraRunParams, const int, const int, const int)
 KERNEL(moe_combine_f32, MoeCombine<float>, MoeCombineParams, float, const float, const float, const int)
 KERNEL(moe_combine_f16, MoeCombine<half>, MoeCombineParams, half, const half, const float, const int)
 KERNEL(moe_combine_bf16, MoeCombine<bfloat>, MoeCombineParams, bfloat, const bfloat, const float, const int)

@@ -64,7 +64,7 @@ struct LoraRows {
 struct LoraRun {
   int32_t slot = -1;             // -1: the run is empty
   int32_t first = 0, count = 0;  // entries of LoraRows::rows
-  int32_t unused = 0;
+  int32_t expert = 0;            // only where a GPU lists runs of experts' choices (MoeLora)
 };
 inline constexpr int64_t kLoraRunRows = 16;
 // The runs of a list with the slots of its rows. Their number depends only on the lengths of the list and of the

@@ -74,12 +74,14 @@ struct MoeRouteArgs {
 };
 void check(const MoeRouteArgs& args);
 
-// Adapters of experts (ops/lora.h): what they add to both products of an expert has the bits of lora. The sites of
-// expert e are gate_up_site + e and down_site + e.
+// Adapters of experts (ops/lora.h): what they add to both products of an expert has the bits of lora, on a GPU those of
+// its portable kernels (kernels/lora.h). The sites of expert e are gate_up_site + e and down_site + e.
 struct MoeLora {
   LoraMemory memory;
   LoraRows rows;
   int64_t gate_up_site = 0, down_site = 0;
+  int64_t gate_up_rank = 0, down_rank = 0;  // the largest one of any expert's adapters, padded; 0: there are none
+  int64_t num_slots = 0;
 };
 
 struct MoeExpertsArgs {
@@ -95,7 +97,7 @@ struct MoeExpertsArgs {
   Activation activation = Activation::kSilu;
   float limit = 0;                // as in GluArgs
   Tensor out;                     // [tokens, hidden]; must not overlap x
-  const MoeLora* lora = nullptr;  // null: none. Only where Backend::adapts_experts()
+  const MoeLora* lora = nullptr;  // null: none
 };
 void check(const MoeExpertsArgs& args);
 

@@ -293,6 +293,49 @@ Result<std::map<std::string, Pair>> pairs_of(const WeightSource& source, bool ml
   return pairs;
 }
 
+// The name of expert e in a stack of all experts: MLX's "x.switch_mlp.up_proj" as Hugging Face's names, and GGUF's
+// "blk.0.ffn_up_exps" as LoraSites has it. "": not the name of a stack.
+std::string name_in_stack(const std::string& name, int64_t e, bool gguf) {
+  constexpr std::string_view kMlx = ".switch_mlp.";
+  const std::string expert = ".experts." + std::to_string(e) + ".";
+  const size_t at = gguf ? name.rfind('.') : name.find(kMlx);
+  if (at == std::string::npos || (gguf && !name.ends_with("_exps"))) return "";
+  return name.substr(0, at) + expert + name.substr(at + (gguf ? 1 : kMlx.size()));
+}
+
+// Matrix e of a stack.
+TensorRef matrix_in_stack(const TensorRef& stack, int64_t e) {
+  TensorRef out = stack;
+  out.name += "[" + std::to_string(e) + "]";
+  out.shape = {stack.shape[1], stack.shape[2]};
+  const size_t bytes = stack.data.size() / static_cast<size_t>(stack.shape[0]);
+  out.data = stack.data.subspan(static_cast<size_t>(e) * bytes, bytes);
+  return out;
+}
+
+// The modules of a stack: A is [experts, rank, in], and B [experts, out, rank].
+Result<std::vector<AdapterModule>> modules_from_stack(const std::string& name, const Pair& pair, bool gguf,
+                                                      std::deque<TensorRef>& parts) {
+  const auto &a = pair.a->shape, &b = pair.b->shape;
+  if (a.size() != 3 || b.size() != 3 || a[0] != b[0] || a[1] != b[2] || a[1] < 1 || a[1] > kMaxRank || a[0] < 1 ||
+      a[2] < 1 || b[1] < 1) {
+    return corrupt("the matrices of module " + in_quotes(name) + " are " + shape_string(a) + " and " + shape_string(b) +
+                   ", which do not fit together");
+  }
+  std::vector<AdapterModule> out;
+  for (int64_t e = 0; e < a[0]; ++e) {
+    AdapterModule module;
+    module.name = name_in_stack(name, e, gguf);
+    module.rank = a[1];
+    module.in = a[2];
+    module.out = b[1];
+    module.a = &parts.emplace_back(matrix_in_stack(*pair.a, e));
+    module.b = &parts.emplace_back(matrix_in_stack(*pair.b, e));
+    out.push_back(std::move(module));
+  }
+  return out;
+}
+
 // Checks the shapes of a pair and fills in the sizes.
 Result<AdapterModule> module_from(const std::string& name, const Pair& pair, bool mlx, bool gguf) {
   AdapterModule out;
@@ -337,11 +380,9 @@ bool take_experts(AdapterModule& module, const ScaleRule& rule) {
   return true;
 }
 
-Status add_modules(AdapterFiles& files, const ScaleRule* rule, double gguf_alpha) {
-  const bool mlx = rule != nullptr && rule->mlx;
-  QUIRE_ASSIGN(const auto pairs, pairs_of(*files.source, mlx, files.gguf));
-  for (const auto& [name, pair] : pairs) {
-    QUIRE_ASSIGN(AdapterModule module, module_from(name, pair, mlx, files.gguf));
+// Adds the modules of a pair of tensors with their scales.
+Status add_scaled(std::vector<AdapterModule> modules, const ScaleRule* rule, double gguf_alpha, AdapterFiles& files) {
+  for (AdapterModule& module : modules) {
     if (rule != nullptr && rule->parameters && take_experts(module, *rule)) {
       files.modules.push_back(std::move(module));
       continue;
@@ -352,10 +393,28 @@ Status add_modules(AdapterFiles& files, const ScaleRule* rule, double gguf_alpha
       module.scale = gguf_alpha == 0 ? 1.0 : gguf_alpha / static_cast<double>(module.rank);
     }
     if (!std::isfinite(module.scale) || std::abs(module.scale) > 1e6) {
-      return corrupt("module " + in_quotes(name) + " has a scale of " + std::to_string(module.scale) +
+      return corrupt("module " + in_quotes(module.name) + " has a scale of " + std::to_string(module.scale) +
                      ", which is no sensible number");
     }
     files.modules.push_back(std::move(module));
+  }
+  return {};
+}
+
+Status add_modules(AdapterFiles& files, const ScaleRule* rule, double gguf_alpha) {
+  const bool mlx = rule != nullptr && rule->mlx;
+  QUIRE_ASSIGN(const auto pairs, pairs_of(*files.source, mlx, files.gguf));
+  files.parts = std::make_shared<std::deque<TensorRef>>();
+  for (const auto& [name, pair] : pairs) {
+    std::vector<AdapterModule> modules;
+    const bool stack = pair.a != nullptr && pair.b != nullptr && pair.a->shape.size() == 3;
+    if (stack && (mlx || files.gguf) && !name_in_stack(name, 0, files.gguf).empty()) {
+      QUIRE_ASSIGN(modules, modules_from_stack(name, pair, files.gguf, *files.parts));
+    } else {
+      QUIRE_ASSIGN(AdapterModule module, module_from(name, pair, mlx, files.gguf));
+      modules.push_back(std::move(module));
+    }
+    QUIRE_TRY(add_scaled(std::move(modules), rule, gguf_alpha, files));
   }
   return {};
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -40,7 +41,8 @@ struct AdapterFiles {
   bool gguf = false;           // modules have GGUF's names
   std::string architecture;    // GGUF: of the base model; "": not known
   std::shared_ptr<const WeightSource> source;
-  std::vector<AdapterModule> modules;  // by name
+  std::shared_ptr<std::deque<TensorRef>> parts;  // of tensors in the source that have the matrices of all experts
+  std::vector<AdapterModule> modules;            // by name
 
   // Of all that decides what the adapter adds: tensors and scales. Reads all of it.
   std::string digest() const;

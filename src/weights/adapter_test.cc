@@ -178,6 +178,23 @@ TEST(Adapter, ReadsMlx) {
   EXPECT_EQ(module.out, 4);
   EXPECT_EQ(module.a_values().value(), (std::vector<float>{1, 3, 5, 2, 4, 6}));
   EXPECT_EQ(module.b_values().value(), (std::vector<float>{1, 5, 2, 6, 3, 7, 4, 8}));
+  // All experts of a layer.
+  const auto write_stack = [&](const std::string& name, std::vector<int64_t> a, size_t count) {
+    const std::vector<SafetensorsTensor> stack = {{name + ".lora_a", "F32", std::move(a), floats(count)},
+                                                  {name + ".lora_b", "F32", {2, 4, 1}, floats(8)}};
+    ASSERT_TRUE(write_file(folder.path() / "adapters.safetensors", testing::safetensors_file(stack)).ok());
+  };
+  write_stack("model.layers.3.mlp.switch_mlp.up_proj", {2, 1, 3}, 6);
+  const auto experts = open_adapter(folder.path());
+  ASSERT_TRUE(experts.ok()) << message_of(experts);
+  ASSERT_EQ(experts->modules.size(), 2u);
+  EXPECT_EQ(experts->modules[1].name, "model.layers.3.mlp.experts.1.up_proj");
+  EXPECT_EQ(experts->modules[1].a_values().value(), (std::vector<float>{4, 5, 6}));
+  EXPECT_EQ(experts->modules[1].b_values().value(), (std::vector<float>{5, 6, 7, 8}));
+  write_stack("model.layers.3.mlp.switch_mlp.up_proj", {2, 2, 3}, 12);
+  expect_refused(open_adapter(folder.path()), "do not fit together");
+  write_stack("model.layers.3.mlp.up_proj", {2, 1, 3}, 6);
+  expect_refused(open_adapter(folder.path()), "single matrices");
   write_config(R"({"fine_tune_type": "dora", "lora_parameters": {}})");
   expect_refused(open_adapter(folder.path()), "'dora'");
   write_config(R"({"fine_tune_type": "lora"})");

@@ -34,9 +34,10 @@ class AdapterFolder {
     folder_.write("adapter_config.json", json::dump(config));
     folder_.write("adapter_model.safetensors", weights::testing::safetensors_file(list));
   }
-  AdapterFolder(const json::Value& config, const std::vector<SafetensorsTensor>& tensors) {
+  AdapterFolder(const json::Value& config, const std::vector<SafetensorsTensor>& tensors,
+                const char* file = "adapter_model.safetensors") {
     folder_.write("adapter_config.json", json::dump(config));
-    folder_.write("adapter_model.safetensors", weights::testing::safetensors_file(tensors));
+    folder_.write(file, weights::testing::safetensors_file(tensors));
   }
   const std::filesystem::path& path() const { return folder_.path(); }
   // Loads it: each call gives an adapter of its own.
@@ -73,20 +74,12 @@ llm::Options lora_options(const json::Value& expected) {
   return options;
 }
 
-// Experts are adapted on a CPU alone.
-bool refused_here(const json::Value& expected) {
-  const auto& tensors = expected.find("tensors")->as_object();
-  return test_device() != "cpu" && std::any_of(tensors.begin(), tensors.end(), [](const auto& tensor) {
-           return tensor.first.find(".experts") != std::string::npos;
-         });
-}
-
-class LoraGolden : public ::testing::TestWithParam<std::string> {};
-
-TEST_P(LoraGolden, HasPeftsLogits) {
-  const json::Value expected = golden(GetParam());
-  if (refused_here(expected)) GTEST_SKIP() << "a GPU adapts no experts";
-  const auto engine = make_engine(lora_options(expected));
+// Runs a golden's prompts with its adapter, and without.
+void expect_pefts_logits(const std::string& name, const std::string& device) {
+  const json::Value expected = golden(name);
+  llm::Options options = lora_options(expected);
+  options.device = device;
+  const auto engine = make_engine(options);
   ASSERT_NE(engine, nullptr);
   const AdapterFolder folder(*expected.find("adapter_config"), expected.find("tensors")->as_object(), 0);
   const model::AdapterPtr adapter = folder.load(*engine);
@@ -115,6 +108,12 @@ TEST_P(LoraGolden, HasPeftsLogits) {
     }
     EXPECT_GT(difference, 100 * allowed);
   }
+}
+
+class LoraGolden : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(LoraGolden, HasPeftsLogits) {
+  expect_pefts_logits(GetParam(), test_device());
 }
 
 INSTANTIATE_TEST_SUITE_P(Adapters, LoraGolden, ::testing::ValuesIn(lora_goldens()),
@@ -147,7 +146,6 @@ class LoraSameBits : public ::testing::TestWithParam<std::string> {};
 TEST_P(LoraSameBits, InAnyMixture) {
   std::mt19937 rng(5);
   const json::Value expected = golden(GetParam());
-  if (refused_here(expected)) GTEST_SKIP() << "a GPU adapts no experts";
   llm::Options options = lora_options(expected);
   options.max_model_len = "160";
   options.max_lora_rank = 12;
@@ -295,10 +293,10 @@ TEST(LoraRanks, AgreeOnWhichStepsAreTheSame) {
   EXPECT_LT(keys[0][0], keys[0][2]);
 }
 
-// Adapters of single experts, as older versions of PEFT have them, say the same as one of all experts of a layer.
+// Adapters of single experts, as older versions of PEFT have them, and MLX's stacks of them say the same as one of all
+// experts of a layer.
 TEST(Lora, TakesExpertsOneByOneOrTogether) {
   const json::Value expected = golden("glm4-moe");
-  if (refused_here(expected)) GTEST_SKIP() << "a GPU adapts no experts";
   const auto engine = make_engine(lora_options(expected));
   ASSERT_NE(engine, nullptr);
   json::Value config = *expected.find("adapter_config");
@@ -306,23 +304,31 @@ TEST(Lora, TakesExpertsOneByOneOrTogether) {
   const AdapterFolder together(config, tensors, 0);
   const weights::DummySource source(0, DType::kF32, 1);
   const auto experts = static_cast<size_t>(engine->model().config().moe.experts);
-  std::vector<SafetensorsTensor> apart;
+  std::vector<SafetensorsTensor> apart, mlx;
+  std::map<std::string, SafetensorsTensor> stacks;  // MLX's
   const auto add = [&](const std::string& name, size_t rows, size_t columns, const auto& get) {
     std::string bytes;
     for (size_t i = 0; i < rows * columns; ++i) weights::testing::append<float>(bytes, get(i / columns, i % columns));
     apart.push_back({name, "F32", {static_cast<int64_t>(rows), static_cast<int64_t>(columns)}, bytes});
   };
+  constexpr size_t kPrefix = std::string_view("base_model.model.").size();
   for (const auto& [name, dims] : tensors) {
     const std::vector<int64_t> shape = {dims.as_array()[0].as_int(), dims.as_array()[1].as_int()};
     const weights::TensorRef& tensor = *source.make(name, shape).value();
-    const size_t at = name.find(".experts.");
-    if (at == std::string::npos) {
-      apart.push_back({name, "F32", shape, weights::testing::bytes_of(tensor)});
-      continue;
-    }
     const auto value = [&](size_t row, size_t column) {
       return reinterpret_cast<const float*>(tensor.data.data())[row * static_cast<size_t>(shape[1]) + column];
     };
+    const size_t at = name.find(".experts.");
+    if (at == std::string::npos) {
+      apart.push_back({name, "F32", shape, weights::testing::bytes_of(tensor)});
+      std::string turned;
+      for (int64_t i = 0; i < shape[0] * shape[1]; ++i) {
+        weights::testing::append<float>(turned, value(static_cast<size_t>(i % shape[0]), static_cast<size_t>(i / shape[0])));
+      }
+      const std::string end = name.ends_with("lora_A.weight") ? ".lora_a" : ".lora_b";
+      mlx.push_back({name.substr(kPrefix, name.find(".lora_") - kPrefix) + end, "F32", {shape[1], shape[0]}, turned});
+      continue;
+    }
     const bool first = name.find("base_layer") != std::string::npos, is_a = name.ends_with("lora_A.weight");
     const auto rows = static_cast<size_t>(shape[0]), columns = static_cast<size_t>(shape[1]);
     for (size_t e = 0; e < experts; ++e) {
@@ -337,6 +343,12 @@ TEST(Lora, TakesExpertsOneByOneOrTogether) {
           add(own + ".lora_B.weight", half, columns / experts,
               [&](size_t r, size_t c) { return value(from + r, c * experts + e); });
         }
+        const SafetensorsTensor& one = apart.back();
+        const std::string stack = name.substr(kPrefix, at - kPrefix) + ".switch_mlp." + part + (is_a ? ".lora_a" : ".lora_b");
+        SafetensorsTensor& all = stacks.try_emplace(stack, SafetensorsTensor{stack, "F32", {0, one.shape[0], one.shape[1]}, ""})
+                                     .first->second;
+        ++all.shape[0];
+        all.data += one.data;
       }
     }
   }
@@ -352,12 +364,26 @@ TEST(Lora, TakesExpertsOneByOneOrTogether) {
   const Trace one = run(*engine, {request})[0];
   request.adapter = separate.load(*engine);
   EXPECT_EQ(difference(one, run(*engine, {request})[0]), "");
+  for (const auto& [name, tensor] : stacks) mlx.push_back(tensor);
+  const double scale = alphas.as_double() / patterns.as_double();  // MLX has one for all modules
+  ASSERT_EQ(config.find("lora_alpha")->as_double() / config.find("r")->as_double(), scale);
+  const json::Value mlx_config = json::Object{{"lora_parameters", json::Object{{"scale", scale}}}};
+  request.adapter = AdapterFolder(mlx_config, mlx, "adapters.safetensors").load(*engine);
+  EXPECT_EQ(difference(one, run(*engine, {request})[0]), "");
+}
+
+// The kernels of a GPU for adapters of experts.
+TEST(Lora, HasPeftsLogitsOfExpertsOnTheEmulator) {
+  if (test_device() != "cpu") GTEST_SKIP() << "the goldens above show it";
+  for (const char* name : {"glm4-moe", "glm4-moe-shared"}) expect_pefts_logits(name, "emulator");
 }
 
 // GPU kernels give the same bits in mixtures, too.
 TEST(Lora, HasTheSameBitsOnTheEmulator) {
-  const json::Value expected = golden("llama-all");
-  for (const char* dtype : {"float32", "bfloat16"}) {
+  const std::pair<const char*, const char*> cases[] = {{"llama-all", "float32"}, {"llama-all", "bfloat16"},
+                                                       {"glm4-moe", "float32"}, {"glm4-moe", "bfloat16"}};
+  for (const auto& [name, dtype] : cases) {
+    const json::Value expected = golden(name);
     llm::Options options = lora_options(expected);
     options.device = test_device() == "cpu" ? "emulator" : test_device();
     options.dtype = dtype;
@@ -376,7 +402,8 @@ TEST(Lora, HasTheSameBitsOnTheEmulator) {
     requests[2].adapter = two.load(*engine);
     const std::vector<Trace> together = run(*engine, requests);
     for (size_t i = 0; i < requests.size(); ++i) {
-      EXPECT_EQ(difference(run(i == 0 ? *without : *engine, {requests[i]})[0], together[i]), "") << dtype << " " << i;
+      EXPECT_EQ(difference(run(i == 0 ? *without : *engine, {requests[i]})[0], together[i]), "")
+          << name << " " << dtype << " " << i;
     }
   }
 }

@@ -81,9 +81,9 @@ def adapters(folder):
 
 @pytest.fixture(scope="module")
 def lora(start, adapters):
-    return start("tiny", "--enable-lora", "--max-loras", 2, "--max-lora-rank", 8, "--max-cpu-loras", 3, "--lora-modules",
-                 f"a0={adapters / 'a0'}", json.dumps({"name": "a1", "path": str(adapters / "a1")}),
-                 env={"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"})
+    return start("tiny", "--enable-lora", "--max-loras", 2, "--max-lora-rank", 8, "--max-cpu-loras", 3, "--runner",
+                 "generate", "--convert", "embed", "--lora-modules", f"a0={adapters / 'a0'}",
+                 json.dumps({"name": "a1", "path": str(adapters / "a1")}), env={"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"})
 
 
 def ids(server, **changes):
@@ -112,6 +112,26 @@ def test_the_adapters_name_is_the_model(lora, server):
     unknown = lora.post("/v1/completions", ASK | {"model": "nobody"})
     assert unknown.status_code == 404 and "a0" in unknown.json()["error"]["message"]
     assert server.post("/v1/completions", ASK | {"model": "a0"}).status_code == 404
+
+
+def test_embeddings_and_scores_take_adapters(lora):
+    def embedding(model):
+        answer = lora.ok("/v1/embeddings", {"input": [[5, 6, 7, 8], [9, 10]], "model": model})
+        assert answer["model"] == model
+        return np.array([item["embedding"] for item in answer["data"]])
+
+    base, first, second = embedding("tiny"), embedding("a0"), embedding("a1")
+    assert np.abs(first - base).max() > 1e-3 and np.abs(first - second).max() > 1e-3
+    pair = {"queries": "a b", "documents": ["c", "d e"]}
+    scores = {model: [item["score"] for item in lora.ok("/score", pair | {"model": model})["data"]] for model in ("tiny", "a0")}
+    assert scores["tiny"] != scores["a0"]
+    assert lora.ok("/rerank", {"query": "a", "documents": ["b"], "model": "a1"})["model"] == "a1"
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:  # among requests that generate, with the same bits
+        busy = [pool.submit(ids, lora, model=name) for name in ("a0", "a1", "tiny")]
+        together = list(pool.map(embedding, ["a0", "tiny", "a1"]))
+        for one in busy:
+            one.result()
+    assert all(np.array_equal(a, b) for a, b in zip(together, [first, base, second], strict=True))
 
 
 def test_models_lists_them_with_their_parent(lora):
@@ -278,6 +298,44 @@ def test_every_format_on_both_kinds_of_base(folder, adapters, tmp_path):
     wrong = write_gguf(tmp_path / "wrong.gguf", architecture="qwen2")
     refused = run(folder, "run", tmp_path / "base.gguf", "hi", "--lora", wrong)
     assert refused.returncode == 2 and "qwen2" in refused.stderr
+
+
+def test_experts_in_every_format(folder, tmp_path):
+    """One by one as PEFT has them, and as the stacks of MLX and GGUF, on a GGUF base: the same answers."""
+    export.main(["--case", "glm4-moe", "--out", str(tmp_path / "moe.gguf"), "--type", "F32"])
+    hidden, inner, experts, rank = 96, 24, 6, 4
+    shapes = {"gate_proj": (inner, hidden), "up_proj": (inner, hidden), "down_proj": (hidden, inner)}
+    peft, mlx = {}, {}
+    writer = gguf.GGUFWriter(tmp_path / "experts.gguf", "glm4moe")
+    writer.add_type("adapter")
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", 8.0)
+    for part, (rows, columns) in shapes.items():
+        for which, shape in (("a", (experts, rank, columns)), ("b", (experts, rows, rank))):
+            stack = philox.tensor(f"{part}.{which}", shape, 3)
+            mlx[f"model.layers.1.mlp.switch_mlp.{part}.lora_{which}"] = stack
+            writer.add_tensor(f"blk.1.ffn_{part.removesuffix('_proj')}_exps.weight.lora_{which}", stack)
+            for e in range(experts):
+                peft[f"base_model.model.model.layers.1.mlp.experts.{e}.{part}.lora_{which.upper()}.weight"] = stack[e]
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    for name, tensors, config in (("adapter_model", peft, {"peft_type": "LORA", "r": rank, "lora_alpha": 8}),
+                                  ("adapters", mlx, {"lora_parameters": {"rank": rank, "scale": 2.0}})):
+        (tmp_path / name).mkdir()
+        safetensors_file.write_file(tmp_path / name / f"{name}.safetensors", tensors, "F32")
+        (tmp_path / name / "adapter_config.json").write_text(json.dumps(config))
+
+    def answer(*flags):
+        done = run(folder, "run", tmp_path / "moe.gguf", "[5, 6, 7, 8, 9]", "--prompt-token-ids", "--json", "--logprobs", 5,
+                   "--dtype", "float32", "--temperature", 0, "--max-tokens", 4, "--ignore-eos", *flags)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)["choices"][0]["logprobs"]
+
+    expected = answer("--lora", tmp_path / "adapter_model")
+    assert expected != answer()
+    assert answer("--lora", tmp_path / "adapters") == answer("--lora", tmp_path / "experts.gguf") == expected
 
 
 def test_wrong_flags(folder, adapters):

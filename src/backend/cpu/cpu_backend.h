@@ -59,7 +59,6 @@ class CpuBackend final : public Backend {
   std::string describe() const override;
   std::string isa() const override { return name(isa_); }
   std::span<const DType> kv_dtypes() const override;
-  bool adapts_experts() const override { return true; }
   bool splits_experts() const override { return true; }
   Result<std::unique_ptr<Buffer>> allocate(size_t bytes) override;
   Result<std::unique_ptr<PackedMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options) override;

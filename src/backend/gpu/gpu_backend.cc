@@ -121,6 +121,7 @@ Result<size_t> GpuBackend::reserve(const WorkspaceLimits& sizes) {
       {&scratch_.products, product_scratch(sizes)},
       {&scratch_.activations, activation_scratch(sizes)},
       {&scratch_.moe, moe_scratch(sizes)},
+      {&scratch_.adapters, adapter_scratch(sizes)},
       {&scratch_.recurrent, recurrent_scratch(sizes)},
   };
   size_t total = 0;

@@ -39,12 +39,13 @@ class GpuBackend final : public Backend {
   bool hopper() const { return hopper_; }  // the kernels of sm_90a are there
   // Memory between the launches of one op.
   struct Scratches {
-    explicit Scratches(Device& d) : attention(d), activations(d), products(d), moe(d), recurrent(d), arrivals(d) {}
-    Scratch attention;    // splits before they are merged
-    Scratch activations;  // x, prepared for its product
-    Scratch products;     // sums, and dequantised weights
-    Scratch moe, recurrent;
-    Scratch arrivals;  // counters that are zero between launches
+    explicit Scratches(Device& d)
+        : attention(d), activations(d), products(d), moe(d), adapters(d), recurrent(d), arrivals(d) {}
+    Scratch attention;                 // splits before they are merged
+    Scratch activations;               // x, prepared for its product
+    Scratch products;                  // sums, and dequantised weights
+    Scratch moe, adapters, recurrent;  // adapters: those of experts
+    Scratch arrivals;                  // counters that are zero between launches
   };
   Scratches& scratch() { return scratch_; }
   template <typename Params>
@@ -119,6 +120,20 @@ class GpuBackend final : public Backend {
   Status stack(std::span<const PackedMatrix* const> experts) override;
   // The weighted sum of the experts' outputs y. `places`: the row of each choice, or null: they are in order.
   void moe_combine(const MoeExpertsArgs& args, const Tensor& y, const int* places);
+  // What is between the two products, where adapters add to the first one.
+  void activate_experts(const MoeExpertsArgs& args, const Tensor& both, const Tensor& hidden);
+
+  // moe_lora.cc: the choices of rows with adapters, those of one expert and one adapter together.
+  struct AdaptedChoices {
+    const int32_t* rows;  // of what the adapters add to, and of t
+    std::span<const LoraRun> runs;
+    Tensor t;
+  };
+  // Sorts them. `places`: the row of each choice among `rows` ones, or null: they are in order.
+  AdaptedChoices sort_adapted(const MoeExpertsArgs& args, const int* places, int64_t rows);
+  // Adds what the adapters of one of an expert's products add. Row i of `out` has row i / of_row of x.
+  void adapt_choices(const MoeLora& lora, const AdaptedChoices& choices, bool down, const Tensor& x, int64_t of_row,
+                     const Tensor& out);
 
   // exchange.cc
   bool splits_experts() const override { return true; }
@@ -140,6 +155,7 @@ class GpuBackend final : public Backend {
   size_t activation_scratch(const WorkspaceLimits& sizes) const;
   size_t product_scratch(const WorkspaceLimits& sizes) const;
   size_t moe_scratch(const WorkspaceLimits& sizes) const;
+  size_t adapter_scratch(const WorkspaceLimits& sizes) const;
   size_t recurrent_scratch(const WorkspaceLimits& sizes) const;
 
   Status upload_quantised(std::span<const RawMatrix> parts, const WeightParams& w, char* to,
@@ -153,7 +169,10 @@ class GpuBackend final : public Backend {
   void run_recorded(const RecordedStep& step);
   // linear.cc: what the products of the vendor's library must be equal to.
   void reference_product(const LibraryProduct& product);
+  void lora_products(const LoraArgs& args, int64_t of_row);
   void run_experts(const MoeExpertsArgs& args, const Tensor& choices);
+  // How many choices run at once: `most`, or fewer if there are adapters.
+  int64_t adapted_at_once(const MoeExpertsArgs& args, int64_t most) const;
   void moe_chunk(const MoeExpertsArgs& args, const Tensor& choices_out);
 
   std::unique_ptr<Device> device_;

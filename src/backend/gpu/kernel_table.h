@@ -55,6 +55,8 @@
   X(MoeRoute, "moe_route", kNoType, MoeRouteParams)                            \
   X(MoeCount, "moe_count", kNoType, MoeOrderParams)                            \
   X(MoePlace, "moe_place", kNoType, MoeOrderParams)                            \
+  X(MoeLoraKeys, "moe_lora_keys", kNoType, MoeLoraKeysParams)                  \
+  X(MoeLoraPlace, "moe_lora_place", kNoType, MoeLoraPlaceParams)               \
   X(MoeLinearF32, "moe_linear_#_any", kF32Only, LinearParams)                  \
   X(MoeLinearFew, "moe_linear_#_few", k16Bits, LinearParams)                   \
   X(MoeLinearMany, "moe_linear_#_many", k16Bits, LinearParams)                 \

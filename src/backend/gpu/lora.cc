@@ -14,7 +14,8 @@ static_assert(sizeof(LoraSiteParams) == sizeof(LoraSite) &&
               offsetof(LoraSiteParams, slices) == offsetof(LoraSite, slices) &&
               offsetof(LoraSiteParams, num_slices) == offsetof(LoraSite, num_slices));
 static_assert(int64_t{kLoraGroup} == kLoraAlign && int64_t{kLoraRows} == kLoraRunRows);
-static_assert(sizeof(LoraRunParams) == sizeof(LoraRun) && offsetof(LoraRunParams, count) == offsetof(LoraRun, count));
+static_assert(sizeof(LoraRunParams) == sizeof(LoraRun) && offsetof(LoraRunParams, count) == offsetof(LoraRun, count) &&
+              offsetof(LoraRunParams, expert) == offsetof(LoraRun, expert));
 
 bool starts_on(const Tensor& t, int64_t elements) {
   const auto address = reinterpret_cast<uintptr_t>(t.data);
@@ -29,7 +30,11 @@ int64_t GpuBackend::lora_spans(int64_t k) const {
 
 void GpuBackend::lora(const LoraArgs& args) {
   check(args);
-  if (args.out.rows == 0 || args.out.cols == 0) return;
+  if (args.out.rows > 0 && args.out.cols > 0) lora_products(args, 0);
+}
+
+// With `of_row`, rows and runs are those of experts' choices (AdaptedChoices), and so many of them have one row of x.
+void GpuBackend::lora_products(const LoraArgs& args, int64_t of_row) {
   QUIRE_CHECK(!args.tokens.empty() || args.x.dtype == args.memory.dtype, "activations and adapters have one type");
   const bool look_up = !args.tokens.empty();
   const int64_t spans = look_up ? 1 : lora_spans(args.x.cols);
@@ -48,9 +53,12 @@ void GpuBackend::lora(const LoraArgs& args) {
   p.from_tokens = look_up ? 1 : 0;
   p.aligned = !look_up && args.x.cols % 8 == 0 && starts_on(args.x, 8) ? 1 : 0;
   p.cols = static_cast<int>(args.out.cols);
+  p.sorted = of_row > 0 ? 1 : 0;
+  p.of_row = static_cast<int>(std::max<int64_t>(of_row, 1));
   const auto runs = static_cast<uint32_t>(args.rows.runs.size());
   // All spans in one launch.
-  const bool whole = hopper_ && !look_up && args.memory.dtype != DType::kF32 && args.x.cols % 16 == 0 && p.aligned != 0;
+  const bool whole =
+      hopper_ && !look_up && of_row == 0 && args.memory.dtype != DType::kF32 && args.x.cols % 16 == 0 && p.aligned != 0;
   if (args.products != LoraProducts::kSecond && whole) {
     launch({KernelId::kHopperLoraShrink, args.memory.dtype}, p,
            {args.t.data, args.x.data, args.memory.data, args.rows.rows.data(), args.rows.runs.data()},

@@ -44,6 +44,7 @@ struct ChunkBuffers {
   int* counts;   // [experts]
   int* experts;  // [max_tiles]
   int* order;    // [max_tiles * tile_rows]
+  Tensor both;   // gate and up, with adapters
   Tensor hidden;
   Tensor y;
 };
@@ -109,9 +110,15 @@ void GpuBackend::moe_choices(const MoeChoicesArgs& args) {
 // With `choices`, the outputs go there and are not summed.
 void GpuBackend::run_experts(const MoeExpertsArgs& args, const Tensor& choices) {
   if (args.x.rows == 0) return;
-  const int64_t chunk = std::max<int64_t>(1, kMostChoices / args.k);
+  const int64_t chunk = std::max<int64_t>(1, adapted_at_once(args, kMostChoices) / args.k);
   for (int64_t token = 0; token < args.x.rows; token += chunk) {
     MoeExpertsArgs part = args;
+    MoeLora lora;
+    if (args.lora != nullptr) {
+      lora = *args.lora;
+      lora.rows.first += token;
+      part.lora = &lora;
+    }
     const int64_t tokens = std::min(chunk, args.x.rows - token);
     part.x = args.x.some_rows(token, tokens);
     part.out = args.out.some_rows(token, tokens);
@@ -147,15 +154,19 @@ void GpuBackend::moe_chunk(const MoeExpertsArgs& args, const Tensor& choices_out
   const int64_t tile_rows = many ? kLinearManyRows : kLinearFewRows;
   const int64_t tiles = choices / tile_rows + std::min(experts, choices);
   const int64_t size = info(type).block_bytes;
+  const bool adapted = args.lora != nullptr;
   const int64_t inner_stride = round_up(inner, 8), out_stride = round_up(args.out.cols, 8);
+  const int64_t both_stride = adapted ? round_up(int64_t{gate_up.n}, 8) : 0;
   const int64_t ints = round_up(experts + tiles + tiles * tile_rows, 64);
-  auto* base = static_cast<char*>(
-      scratch_.moe.grow(static_cast<size_t>(ints * 4 + choices * (inner_stride + out_stride) * size + 512)));
+  auto* base = static_cast<char*>(scratch_.moe.grow(
+      static_cast<size_t>(ints * 4 + choices * (both_stride + inner_stride + out_stride) * size + 512)));
   ChunkBuffers s;
   s.counts = reinterpret_cast<int*>(base);
   s.experts = s.counts + experts;
   s.order = s.experts + tiles;
   char* rows = base + ints * 4;
+  s.both = {rows, type, choices, gate_up.n, both_stride};
+  rows += choices * both_stride * size;
   s.hidden = {rows, type, choices, inner, inner_stride};
   rows += round_up(choices * inner_stride * size, 256);
   s.y = choices_out.data != nullptr ? choices_out : Tensor{rows, type, choices, args.out.cols, out_stride};
@@ -194,10 +205,24 @@ void GpuBackend::moe_chunk(const MoeExpertsArgs& args, const Tensor& choices_out
     launch({kernel, type}, p, {out.data, x.data, gpu_matrix(first).data, bias, s.order, s.experts},
            {across, static_cast<uint32_t>(tiles)}, any_few ? kLinearAnyThreads : kLinearThreads);
   };
-  product(args.x, args.k, gate_up, args.gate_up[0], gate_up_bias, s.hidden,
-          args.gated ? kLinearGated : kLinearActivated);
-  product(s.hidden, 1, down, args.down[0], down_bias, s.y, kLinearStore);
+  if (!adapted) {
+    product(args.x, args.k, gate_up, args.gate_up[0], gate_up_bias, s.hidden,
+            args.gated ? kLinearGated : kLinearActivated);
+    product(s.hidden, 1, down, args.down[0], down_bias, s.y, kLinearStore);
+  } else {
+    const AdaptedChoices sorted = sort_adapted(args, nullptr, choices);
+    product(args.x, args.k, gate_up, args.gate_up[0], gate_up_bias, s.both, kLinearStore);
+    adapt_choices(*args.lora, sorted, false, args.x, args.k, s.both);
+    activate_experts(args, s.both, s.hidden);
+    product(s.hidden, 1, down, args.down[0], down_bias, s.y, kLinearStore);
+    adapt_choices(*args.lora, sorted, true, s.hidden, 1, s.y);
+  }
   if (choices_out.data == nullptr) moe_combine(args, s.y, nullptr);
+}
+
+void GpuBackend::activate_experts(const MoeExpertsArgs& args, const Tensor& both, const Tensor& hidden) {
+  if (!args.gated) return activation({both, args.activation, hidden});
+  glu({both.columns(0, hidden.cols), both.columns(hidden.cols, hidden.cols), args.activation, hidden, args.limit});
 }
 
 void GpuBackend::moe_sum(const MoeSumArgs& args) {

@@ -25,7 +25,8 @@ struct LoraSiteParams {
   i64 a, scales, slices;
 };
 struct LoraRunParams {
-  int slot, first, count, unused;
+  int slot, first, count;
+  int expert;  // added to the site
 };
 
 struct LoraParams {
@@ -39,6 +40,8 @@ struct LoraParams {
   int aligned;             // lora_shrink: rows of x start on 16 bytes; lora_expand: those of out on four elements
   int scaled;              // lora_expand: t has been scaled
   int cols;                // lora_expand: of the output
+  int sorted;              // 1: launches of this step wrote the lists of rows and runs
+  int of_row;              // lora_shrink: so many neighbours in the lists have the same row of x
 };
 
 // ---- sm_90a (kernels/cuda/lora.cuh) ----

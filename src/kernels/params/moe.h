@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/compat/types.h"
+#include "kernels/params/lora.h"
 
 enum { kMoeMaxExperts = 1024, kMoeMaxChosen = 64, kMoeThreads = 128 };
 
@@ -26,6 +27,18 @@ struct MoeOrderParams {
   int experts;
   int tile_rows;
   int max_tiles;  // tiles that the order has room for; unused ones at the end get the expert -1
+};
+
+// The choices of rows with an adapter, sorted by expert and adapter. A choice's key is expert * slots + slot, or -1.
+struct MoeLoraKeysParams {
+  int listed;  // rows of the step
+  int first;   // the one that is row 0 of this call
+  int tokens, k, slots;
+};
+struct MoeLoraPlaceParams {
+  MoeOrderParams order;  // of keys instead of experts; a tile is a run of kLoraRows
+  int slots;
+  int placed;  // 1: the row of choice i is places[i]; otherwise i
 };
 
 struct MoeCombineParams {

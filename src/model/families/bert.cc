@@ -114,8 +114,9 @@ Result<DecoderConfig> mpnet_from_hf(const json::Value& config) {
   QUIRE_ASSIGN(const int64_t first, read_first_position(config));
   QUIRE_TRY(set_positions(out.max_position, first, out));
   QUIRE_ASSIGN(out.encoder.distance_buckets, json::get_int_or(config, "relative_attention_num_buckets", 32, 4, 1024));
-  if (out.encoder.distance_buckets % 4 != 0) {
-    return invalid_argument("field 'relative_attention_num_buckets' must be a multiple of 4");
+  if (out.encoder.distance_buckets != 32) {  // transformers takes 32 whatever the field says
+    return unsupported("field 'relative_attention_num_buckets' is " + std::to_string(out.encoder.distance_buckets) +
+                       "; quire computes MPNet with 32 alone");
   }
   out.encoder.max_distance = 128;
   return out;

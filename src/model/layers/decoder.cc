@@ -234,6 +234,11 @@ WorkspaceLimits DecoderModel::workspace_limits(const BatchLimits& limits) const 
     out.experts = config_.moe.experts;
     out.chosen = config_.moe.k;
     out.expert_columns = config_.moe.intermediate + config_.hidden;
+    if (lora_ == nullptr) continue;
+    const AdapterLimits& adapters = adapters_.sites->limits();
+    out.expert_columns += (config_.moe.gated ? 2 : 1) * config_.moe.intermediate;
+    out.expert_rank = lora_padded(2 * adapters.max_rank);
+    out.expert_slots = adapters.slots;
   }
   return out;
 }

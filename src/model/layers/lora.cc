@@ -390,10 +390,12 @@ void LoraState::add(Backend& backend, int64_t site, const Tensor& x, const Tenso
 }
 
 std::optional<MoeLora> LoraState::of_experts(int64_t first_site, int64_t experts) const {
-  if (!active_) return std::nullopt;
-  const auto begin = ranks_.begin() + first_site;
-  if (std::none_of(begin, begin + 2 * experts, [](int32_t rank) { return rank > 0; })) return std::nullopt;
-  return MoeLora{memory(), *current_, first_site, first_site + experts};
+  if (!active_ || experts == 0) return std::nullopt;
+  const auto first = ranks_.begin() + first_site;
+  const int32_t gate_up = *std::max_element(first, first + experts);
+  const int32_t down = *std::max_element(first + experts, first + 2 * experts);
+  if (gate_up == 0 && down == 0) return std::nullopt;
+  return MoeLora{memory(), *current_, first_site, first_site + experts, gate_up, down, std::ssize(slots_)};
 }
 
 void LoraState::add_embedding(Backend& backend, int64_t site, std::span<const int32_t> tokens, int64_t vocab,

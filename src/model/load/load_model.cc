@@ -319,7 +319,7 @@ std::string plain_name(const std::string& name, const DecoderConfig& config) {
   return name.starts_with(config.text_prefix) ? "model." + name.substr(config.text_prefix.size()) : name;
 }
 
-// The modules of single experts, and those of all experts of a layer. Adapters in GGUF's names have none of them.
+// The modules of single experts, and those of all experts of a layer.
 void add_expert_sites(const Loader& loader, int64_t layer, LoraSites& sites, MoeWeights& moe) {
   const DecoderConfig& config = loader.config();
   const Family& family = *loader.files().family;
@@ -350,6 +350,18 @@ void add_expert_sites(const Loader& loader, int64_t layer, LoraSites& sites, Moe
     if (config.moe.gated) sites.add(name(Part::kExpertGate, e), false, {site, 0, inner, {}, inner, hidden});
     sites.add(name(Part::kExpertUp, e), false, {site, up_column, inner, {}, inner, hidden});
     sites.add(name(Part::kExpertDown, e), false, {site + count, 0, hidden, {}, hidden, inner});
+    // An adapter in GGUF's names has a stack of matrices, of which weights/adapter.cc makes such names.
+    const auto add_gguf = [&](Part part, int64_t first_column, int64_t rows, int64_t k) {
+      if (!loader.gguf()) return;
+      const std::string stack = loader.name(part, layer);
+      const size_t dot = stack.rfind('.');
+      const int64_t own = part == Part::kExpertsDown ? site + count : site;
+      sites.add(stack.substr(0, dot) + ".experts." + std::to_string(e) + stack.substr(dot), true,
+                {own, first_column, rows, {}, rows, k});
+    };
+    if (config.moe.gated) add_gguf(Part::kExpertsGate, 0, inner, hidden);
+    add_gguf(Part::kExpertsUp, up_column, inner, hidden);
+    add_gguf(Part::kExpertsDown, 0, hidden, inner);
   }
 }
 
@@ -362,8 +374,8 @@ void restore_order(LoraSites::Target& target) {
   }
 }
 
-std::unique_ptr<LoraSites> find_sites(const Loader& loader, const Backend& backend, const AdapterLimits& limits,
-                                      DecoderWeights& weights, int64_t& embedding_site) {
+std::unique_ptr<LoraSites> find_sites(const Loader& loader, const AdapterLimits& limits, DecoderWeights& weights,
+                                      int64_t& embedding_site) {
   const DecoderConfig& config = loader.config();
   DType dtype = loader.dtype().value_or(loader.files().quantised ? DType::kBF16 : config.dtype);
   if (is_quantised(dtype)) dtype = DType::kBF16;
@@ -394,12 +406,10 @@ std::unique_ptr<LoraSites> find_sites(const Loader& loader, const Backend& backe
       }
     }
   });
-  if (backend.adapts_experts()) {
-    for (size_t i = 0; i < weights.layers.size(); ++i) {
-      MoeWeights& moe = weights.layers[i].moe;
-      const int64_t layer = loader.share().first_layer + static_cast<int64_t>(i);
-      if (!moe.gate_up.matrices.empty()) add_expert_sites(loader, layer, *sites, moe);
-    }
+  for (size_t i = 0; i < weights.layers.size(); ++i) {
+    MoeWeights& moe = weights.layers[i].moe;
+    const int64_t layer = loader.share().first_layer + static_cast<int64_t>(i);
+    if (!moe.gate_up.matrices.empty()) add_expert_sites(loader, layer, *sites, moe);
   }
   for (size_t i = 0; i < weights.layers.size(); ++i) {
     MlaWeights& mla = weights.layers[i].mla;
@@ -432,7 +442,7 @@ Result<std::unique_ptr<Model>> load_model(const ModelFiles& files, const LoadOpt
   const int64_t max_len = options.max_model_len > 0 ? options.max_model_len : files.config.max_position;
   DecoderAdapters adapters;
   if (options.adapters.on()) {
-    adapters.sites = find_sites(loader, backend, options.adapters, loaded, adapters.embedding_site);
+    adapters.sites = find_sites(loader, options.adapters, loaded, adapters.embedding_site);
     if (files.gguf != nullptr) {
       adapters.architecture = files.gguf->metadata().get_string_or("general.architecture", "").value();
     }

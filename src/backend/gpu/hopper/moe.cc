@@ -66,9 +66,9 @@ KernelId quantised_kernel(int64_t rows) {
 
 // Where the choices of a call are in scratch.
 struct Buffers {
-  int* places;   // [choices]
-  int* experts;  // [tiles], and then the rows of each tile
-  Tensor x, hidden, y;
+  int* places;                // [choices]
+  int* experts;               // [tiles], and then the rows of each tile
+  Tensor x, both, hidden, y;  // both: gate and up, with adapters
 };
 
 // One product of the sorted rows.
@@ -267,8 +267,10 @@ bool moe_experts(GpuBackend& gpu, const MoeExpertsArgs& args, const Experts& gat
   const int64_t tile_rows = tile_rows_for(choices, experts, plain ? 128 : 64);
   const int64_t tiles = tiles_for(choices, experts, tile_rows), rows = tiles * tile_rows;
   const int64_t tables = table_bytes(choices, tiles), columns = args.x.cols;
-  auto* base = static_cast<char*>(gpu.scratch().moe.grow(
-      static_cast<size_t>(tables + rows * (row_bytes(columns) + row_bytes(inner) + row_bytes(args.out.cols)))));
+  const bool adapted = args.lora != nullptr;
+  const int64_t both = adapted ? gate_up.weight.n : 0;
+  auto* base = static_cast<char*>(gpu.scratch().moe.grow(static_cast<size_t>(
+      tables + rows * (row_bytes(columns) + row_bytes(both) + row_bytes(inner) + row_bytes(args.out.cols)))));
   Buffers s;
   s.places = reinterpret_cast<int*>(base);
   s.experts = s.places + choices;
@@ -278,18 +280,26 @@ bool moe_experts(GpuBackend& gpu, const MoeExpertsArgs& args, const Experts& gat
     return out;
   };
   s.x = take(columns);
+  s.both = take(both);
   s.hidden = take(inner);
   s.y = take(args.out.cols);
-  const Product first = {gate_up, args.gate_up, gpu_matrix(args.gate_up[0]).data,
-                         s.x,     s.hidden,     args.gated ? kHopperGated : kHopperActivated,
-                         false};
-  const Product second = {down, args.down, gpu_matrix(args.down[0]).data, s.hidden, s.y, kHopperStore, true};
+  const HopperEpilogue epilogue = adapted ? kHopperStore : args.gated ? kHopperGated : kHopperActivated;
+  const Product first = {gate_up,  args.gate_up, gpu_matrix(args.gate_up[0]).data, s.x, adapted ? s.both : s.hidden,
+                         epilogue, false};
+  const Product second = {down, args.down, gpu_matrix(args.down[0]).data, s.hidden, s.y, kHopperStore, !adapted};
   for (const Product* product : {&first, &second}) {
     if (!run(gpu, args, *product, s, tile_rows, tiles, true)) return false;
   }
   sort(gpu, args, s, tile_rows, tiles);
+  GpuBackend::AdaptedChoices choices_of = {};
+  if (adapted) choices_of = gpu.sort_adapted(args, s.places, rows);
   run(gpu, args, first, s, tile_rows, tiles, false);
+  if (adapted) {
+    gpu.adapt_choices(*args.lora, choices_of, false, s.x, 1, s.both);
+    gpu.activate_experts(args, s.both, s.hidden);
+  }
   run(gpu, args, second, s, tile_rows, tiles, false);
+  if (adapted) gpu.adapt_choices(*args.lora, choices_of, true, s.hidden, 1, s.y);
   if (choices_out.data != nullptr) {
     gpu.copy_rows(s.y, s.places, choices_out);
   } else {
