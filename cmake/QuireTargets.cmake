@@ -103,8 +103,8 @@ function(quire_precompiled target headers)
   endif()
 endfunction()
 
-# Compiles the sources of a target as one file, which takes half the processor time: headers are read once, and
-# what they make of templates is compiled once. Off unless asked for: a changed file is compiled with its neighbours, and
+# Compiles the sources of a library as one file, or those of several libraries (see QUIRE_JOINT_GROUPS), which takes
+# half the processor time: headers are read once, and what they make of templates is compiled once. Off unless asked for: a changed file is compiled with its neighbours, and
 # a missing #include stays hidden. Two files of a target must not give the same name to things in their unnamed namespaces;
 # the compiler calls that a redefinition, in Unity/unity_*.cxx.
 option(QUIRE_UNITY "Compile several files of a target at once" OFF)
@@ -131,13 +131,59 @@ function(quire_library_options target cold)
   endif()
 endfunction()
 
-# quire_library(base SOURCES a.cc b.cc DEPS quire_x PkgConfig::Y [SEPARATE c.cc] [LIGHT d.cc] [COLD] [ONCE] [SELDOM]): the static
-# library quire_<folder>. SEPARATE names further sources, which are like each other by design and so cannot be compiled as
-# one file. LIGHT names further sources that run once per request or less, and so are optimised less in a release; ONCE:
-# all of them do. SELDOM: all of them run once per start of the program or less, and are hardly optimised. COLD: tests spend little time in the library, and sanitizer builds optimise it less (see quire_cold).
-# Arithmetic that ends in a logit is in neither LIGHT nor ONCE.
+# What QUIRE_UNITY compiles as one file in a release: libraries, or the LIGHT part of one ("weights_light"). They share the
+# headers and the code of templates that both use, which saves a fifth of the time. A group has one level of optimisation,
+# and takes the compiler half a minute and 2 GiB of memory at most. What quire::llm needs is not in a group with the rest.
+set(QUIRE_JOINT_GROUPS core engine words files steps texts server net front)
+set(QUIRE_JOINT_core base ops weights sampling)
+set(QUIRE_JOINT_engine scheduler engine)
+set(QUIRE_JOINT_words text grammar)
+set(QUIRE_JOINT_files metrics distributed weights_light kv model_config text_light)
+set(QUIRE_JOINT_steps model llm)
+set(QUIRE_JOINT_texts jinja grammar_light)
+set(QUIRE_JOINT_server markup telemetry api_handler api bench_core bench)
+set(QUIRE_JOINT_net asio http bench_client)
+set(QUIRE_JOINT_front hub cli)
+if(NOT QUIRE_GPU)  # which makes it long enough to be alone
+  list(APPEND QUIRE_JOINT_core backend)
+endif()
+
+# quire_joint_group(kv group): which group a library, or its LIGHT part, is in; none: it is compiled by itself.
+function(quire_joint_group name result)
+  set(${result} "" PARENT_SCOPE)
+  if(QUIRE_UNITY AND CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT QUIRE_SANITIZE)
+    foreach(group ${QUIRE_JOINT_GROUPS})
+      if(name IN_LIST QUIRE_JOINT_${group})
+        set(${result} quire_joint_${group} PARENT_SCOPE)
+      endif()
+    endforeach()
+  endif()
+endfunction()
+
+# quire_join(group cold sources...): adds sources to the archive of a group; `cold` is that of quire_library_options.
+function(quire_join group cold)
+  set(sources ${ARGN})
+  list(TRANSFORM sources PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/ REGEX "^[^/$]")
+  if(NOT TARGET ${group})
+    add_library(${group} STATIC)
+    set_target_properties(${group} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
+    quire_library_options(${group} ${cold})
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+      # gcc takes all files but the one that includes them for headers, in which unnamed namespaces are a mistake.
+      target_compile_options(${group} PRIVATE -Wno-subobject-linkage)
+    endif()
+  endif()
+  target_sources(${group} PRIVATE ${sources})
+endfunction()
+
+# quire_library(base SOURCES a.cc b.cc DEPS quire_x PkgConfig::Y [SEPARATE c.cc] [LIGHT d.cc] [DEFINES E=1] [COLD] [ONCE] [SELDOM]):
+# the static library quire_<folder>. SEPARATE names further sources, which are like each other by design or have options of
+# their own, and so cannot be compiled as one file. LIGHT names further sources that run once per request or less, and so
+# are optimised less in a release; ONCE: all of them do. SELDOM: all of them run once per start of the program or less, and
+# are hardly optimised. COLD: tests spend little time in the library, and sanitizer builds optimise it less (see
+# quire_cold). Arithmetic that ends in a logit is in neither LIGHT nor ONCE.
 function(quire_library folder)
-  cmake_parse_arguments(ARG "COLD;ONCE;SELDOM" "" "SOURCES;SEPARATE;LIGHT;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "COLD;ONCE;SELDOM" "" "SOURCES;SEPARATE;LIGHT;DEPS;DEFINES" ${ARGN})
   set(target quire_${folder})
   if(QUIRE_SANITIZE)
     set(light ${ARG_COLD})
@@ -151,22 +197,46 @@ function(quire_library folder)
       set(cold ON -Og)
     endif()
   endif()
-  if(ARG_SOURCES)
+  set(deps ${ARG_DEPS} Threads::Threads)
+  quire_joint_group(${folder} group)
+  if(NOT ARG_SOURCES)
+    add_library(${target} INTERFACE)
+    target_include_directories(${target} INTERFACE $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/src>)
+    target_link_libraries(${target} INTERFACE ${deps})
+    return()
+  elseif(group)
+    quire_join(${group} "${cold}" ${ARG_SOURCES})
+    add_library(${target} INTERFACE)
+    target_link_libraries(${target} INTERFACE ${group} ${deps})
+    target_compile_definitions(${group} PRIVATE ${ARG_DEFINES})
+    set(part ${target}_separate)
+    if(ARG_SEPARATE)
+      add_library(${part} STATIC ${ARG_SEPARATE})
+      quire_library_options(${part} ${cold})
+      target_link_libraries(${part} PRIVATE ${target})
+      target_link_libraries(${target} INTERFACE ${part})
+    endif()
+  else()
     add_library(${target} STATIC ${ARG_SOURCES} ${ARG_SEPARATE})
     quire_unity(${target} ${ARG_SEPARATE})
     quire_library_options(${target} ${cold})
-    target_link_libraries(${target} PUBLIC ${ARG_DEPS} Threads::Threads)
-    if(ARG_LIGHT)
-      add_library(${target}_light OBJECT ${ARG_LIGHT})
-      quire_unity(${target}_light)
-      quire_library_options(${target}_light ${light})
-      target_link_libraries(${target}_light PRIVATE ${ARG_DEPS} Threads::Threads)
-      target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_light>)
-    endif()
-  else()
-    add_library(${target} INTERFACE)
-    target_include_directories(${target} INTERFACE $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/src>)
-    target_link_libraries(${target} INTERFACE ${ARG_DEPS} Threads::Threads)
+    target_link_libraries(${target} PUBLIC ${deps})
+    target_compile_definitions(${target} PRIVATE ${ARG_DEFINES})
+  endif()
+  quire_joint_group(${folder}_light light_group)
+  if(ARG_LIGHT AND light_group)
+    quire_join(${light_group} "${light}" ${ARG_LIGHT})
+    target_link_libraries(${light_group} PRIVATE ${target})
+    target_link_libraries(${target} INTERFACE ${light_group})
+  elseif(ARG_LIGHT)
+    add_library(${target}_light OBJECT ${ARG_LIGHT})
+    quire_unity(${target}_light)
+    quire_library_options(${target}_light ${light})
+    target_link_libraries(${target}_light PRIVATE ${deps})
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_light>)
+  endif()
+  if(group)  # the archives of a library call each other
+    target_link_libraries(${group} PRIVATE ${target})
   endif()
 endfunction()
 

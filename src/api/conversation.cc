@@ -79,11 +79,14 @@ ApiResult<std::shared_ptr<AnswerFormat>> answer_format(const Service& service, c
     format->options.named = tools.named;
     format->options.parallel = tools.parallel;
   }
+  // set() looks at every member, and a request may have a hundred thousand: the defaults, which are few, join them.
   json::Value& kwargs = format->options.template_kwargs;
-  kwargs = service.options().default_chat_template_kwargs;
-  if (!kwargs.is_object()) kwargs = json::Object{};
-  if (input.kwargs.is_object()) {
-    for (const auto& [name, value] : input.kwargs.as_object()) kwargs.set(name, value);
+  kwargs = input.kwargs.is_object() ? input.kwargs : json::Object{};
+  const json::Value& defaults = service.options().default_chat_template_kwargs;
+  if (defaults.is_object()) {
+    for (const auto& [name, value] : defaults.as_object()) {
+      if (kwargs.find(name) == nullptr) kwargs.set(name, value);
+    }
   }
   return format;
 }

@@ -12,7 +12,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the digest is defined on little-endian words");
 
 constexpr size_t kLanes = 32;
-constexpr size_t kBlock = kLanes * sizeof(uint32_t);
+constexpr size_t kDigestBlock = kLanes * sizeof(uint32_t);
 
 // A step of a lane is invertible, so that a difference in one word stays in `state`. Differences in two words can
 // cancel in `state`; `sum` remembers that there was one in between. Only additions and rotations: every processor has
@@ -24,9 +24,9 @@ struct Lanes {
 
 void add_blocks(Lanes& lanes, const std::byte* bytes, size_t blocks) {
   Lanes l = lanes;
-  for (size_t b = 0; b < blocks; ++b, bytes += kBlock) {
+  for (size_t b = 0; b < blocks; ++b, bytes += kDigestBlock) {
     uint32_t words[kLanes];
-    std::memcpy(words, bytes, kBlock);
+    std::memcpy(words, bytes, kDigestBlock);
     for (size_t i = 0; i < kLanes; ++i) {
       l.state[i] = std::rotl(l.state[i] + words[i], 7);
       l.sum[i] += l.state[i];
@@ -49,11 +49,11 @@ Digest digest_of(std::span<const std::byte> bytes) {
     lanes.state[i] = static_cast<uint32_t>(i + 1) * 0x85EBCA6B;
     lanes.sum[i] = 0;
   }
-  const size_t blocks = bytes.size() / kBlock;
+  const size_t blocks = bytes.size() / kDigestBlock;
   add_blocks(lanes, bytes.data(), blocks);
-  if (const size_t rest = bytes.size() % kBlock; rest > 0) {
-    std::array<std::byte, kBlock> last{};
-    std::memcpy(last.data(), bytes.data() + blocks * kBlock, rest);
+  if (const size_t rest = bytes.size() % kDigestBlock; rest > 0) {
+    std::array<std::byte, kDigestBlock> last{};
+    std::memcpy(last.data(), bytes.data() + blocks * kDigestBlock, rest);
     add_blocks(lanes, last.data(), 1);
   }
   Digest out{mix(bytes.size() + 1), mix(~static_cast<uint64_t>(bytes.size()))};

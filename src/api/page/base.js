@@ -118,7 +118,9 @@ async function loadModels() {
   const {data} = await (await request("v1/models")).json();
   for (const one of data) contexts.set(one.id, one.max_model_len);
   model = data.some((one) => one.id === stored("quire.model", "")) ? stored("quire.model", "") : data[0].id;
-  $("model").replaceChildren(...data.map((one) => el("option", {value: one.id, selected: one.id === model}, one.id)));
+  // A model that was served from a path is named by it, of which the end says most.
+  const label = (id) => /^[./~]/.test(id) ? id.replace(/\/+$/, "").split("/").pop() : id;
+  $("model").replaceChildren(...data.map((one) => el("option", {value: one.id, selected: one.id === model}, label(one.id))));
   const about = () => {
     const length = contexts.get(model);
     $("about").textContent = length ? `up to ${number(length)} tokens` : "";

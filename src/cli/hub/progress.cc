@@ -23,7 +23,7 @@ int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
-bool is_capable_terminal(int descriptor) {
+bool can_redraw(int descriptor) {
   const char* term = std::getenv("TERM");
   const bool dumb = term != nullptr && std::string_view(term) == "dumb";
   return ::isatty(descriptor) == 1 && !dumb;
@@ -50,7 +50,7 @@ std::string clock_text(double seconds) {
 }  // namespace
 
 Progress::Progress(Plain plain)
-    : descriptor_(STDERR_FILENO), plain_(plain), fixed_columns_(-1), terminal_(is_capable_terminal(STDERR_FILENO)) {}
+    : descriptor_(STDERR_FILENO), plain_(plain), fixed_columns_(-1), terminal_(can_redraw(STDERR_FILENO)) {}
 
 Progress::Progress(int descriptor, Plain plain, int columns)
     : descriptor_(descriptor), plain_(plain), fixed_columns_(columns), terminal_(columns > 0) {}
