@@ -215,8 +215,6 @@ inline std::vector<AttentionCase> attention_cases() {
        .soft_cap = 5,
        .sinks = true},
       {"gqa3_d64_i8", 9, 3, 64, 16, DType::kI8, true, mixed},
-      {"mha_d7_i8", 2, 2, 7, 16, DType::kI8, true, few},
-      {"prefill_over_splits_i8", 3, 1, 64, 64, DType::kI8, true, {{90, 300}}},
       {"mha_d80_e4m3", 2, 2, 80, 8, DType::kF8E4M3, true, mixed},
       {"gqa4_d128_e5m2", 4, 1, 128, 32, DType::kF8E5M2, true, few},
       {.name = "all_kinds_mla_i8",
