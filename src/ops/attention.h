@@ -22,12 +22,13 @@
 //   sink  : where there are sinks, z = sink * L joins last, as a split of m = z, l = 1, o = 0: M = max(m, z);
 //           l = fma(l, e(m-M), e(z-M)); o = o * e(m-M)
 //   out   = o / l
-// With AMX and BF16 pages, the rounded form: qs, K, V and p are rounded to bf16 (ties to even; l sums the p before
-// rounding). A score is a sum over head_dim in steps of 32, added as in the rounded form of ops/linear.h. The product
-// of p and V is the sum over the tile's 64 positions in two such steps from +0, with zeros for positions that the row
-// does not see, and o = fma(o, a, that sum).
-// So the bits of a row depend on its own sequence and position, not on the other rows, the chunk, the block size or the
-// threads. A row whose scores overflow or contain a NaN becomes NaN; the other rows do not.
+// With AMX and pages of BF16, I8 or F8, the rounded form: qs, K, V and p are rounded to bf16 (ties to even; l sums the
+// p before rounding). A score is a sum over head_dim in steps of 32, added as in the rounded form of ops/linear.h. p V
+// is the sum over the tile's 64 positions in two such steps from +0, with zeros for positions that the row does not
+// see, and o = fma(o, a, p V). Of I8 pages it multiplies codes, which are exact: a score is the sum times K's scale,
+// and p[j] times V's scale is rounded. So the bits of a row depend on its own sequence and position, not on the other
+// rows, the chunk, the block size or the threads. A row whose scores overflow or contain a NaN becomes NaN; others do
+// not.
 //
 // What a page stores, and so the K and V that attention sees: F32, F16, BF16: rounded to nearest even. F8E4M3, F8E5M2:
 // the same, with magnitudes above the largest finite value clamped to it; NaN stays. I8: for each (token, kv head), K

@@ -55,6 +55,15 @@ def test_all_types_of_a_shape_are_roundings_of_the_same_model(tmp_path, bench, d
     assert done.returncode == 0, done.stderr
 
 
+def test_a_mix_has_wider_matrices_in_some_layers(tmp_path):
+    path = tmp_path / "mix.gguf"
+    assert make.main(["--out", str(path), "--type", "Q4_K_M", *TINY, "--layers", "8"]) == 0
+    kinds = {t.name: t.tensor_type.name for t in gguf.GGUFReader(path).tensors}
+    for name in ("attn_v", "ffn_down"):
+        assert [i for i in range(8) if kinds[f"blk.{i}.{name}.weight"] == "Q6_K"] == [0, 3, 6, 7]
+    assert kinds["blk.0.ffn_up.weight"] == kinds["blk.1.ffn_down.weight"] == "Q4_K" and kinds["token_embd.weight"] == "Q6_K"
+
+
 def test_a_shape_borrows_another_models_vocabulary(tmp_path, model):
     path = tmp_path / "more.gguf"
     assert make.main(["--out", str(path), *TINY, "--vocab", "700", "--tokenizer-from", str(model)]) == 0

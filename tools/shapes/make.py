@@ -30,6 +30,7 @@ from tools.goldens import kquants, tiny_tokenizer
 
 TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", *kquants.PACKERS)
 FILE_TYPES = {"F32": "ALL_F32", "Q3_K": "MOSTLY_Q3_K_M", "Q4_K": "MOSTLY_Q4_K_M", "Q5_K": "MOSTLY_Q5_K_M"}
+MIXES = {"Q4_K_M": ("Q4_K", "Q6_K"), "Q5_K_M": ("Q5_K", "Q6_K")}  # what people download: some matrices are wider
 PIECE = 1 << 22  # values drawn and quantised at a time
 
 
@@ -84,11 +85,18 @@ class Layers:
     """The tensors of a shape's layers, part by part."""
 
     def __init__(self, shape: Shape, dtype: str):
-        self.shape, self.dtype = shape, dtype
+        self.shape = shape
+        self.dtype, self.wider = MIXES.get(dtype, (dtype, dtype))
         self.into_residual = 1 / math.sqrt(2 * shape.layers)
 
     def matrix(self, name: str, *size: int, dtype: str = "", scale: float = 1.0) -> Tensor:
         return Tensor(name + ".weight", size, dtype or self.dtype, scale / math.sqrt(size[-1]))
+
+    def more_bits(self, at: str) -> str:
+        """The type of attn_v and ffn_down: wider in the first and last eighth of the layers, and in every third between."""
+        index, eighth = int(at.split(".")[1]), self.shape.layers // 8
+        wide = index < eighth or index >= self.shape.layers - eighth or (index - eighth) % 3 == 2
+        return self.wider if wide else self.dtype
 
     @staticmethod
     def norm(name: str, width: int) -> Tensor:
@@ -99,7 +107,7 @@ class Layers:
         q, kv = s.heads * s.head_dim, s.kv_heads * s.head_dim
         yield self.matrix(at + "attn_q", 2 * q if s.architecture == "qwen35" else q, s.hidden)  # with a gate per head
         yield self.matrix(at + "attn_k", kv, s.hidden)
-        yield self.matrix(at + "attn_v", kv, s.hidden)
+        yield self.matrix(at + "attn_v", kv, s.hidden, dtype=self.more_bits(at))
         yield self.matrix(at + "attn_output", s.hidden, q, scale=self.into_residual)
         if s.architecture != "llama":
             yield self.norm(at + "attn_q_norm", s.head_dim)
@@ -125,7 +133,8 @@ class Layers:
             yield self.matrix(at + "ffn_gate_inp", s.experts, s.hidden, dtype="F32")
         yield self.matrix(at + "ffn_gate" + end, *stack, s.ffn, s.hidden)
         yield self.matrix(at + "ffn_up" + end, *stack, s.ffn, s.hidden)
-        yield self.matrix(at + "ffn_down" + end, *stack, s.hidden, s.ffn, scale=self.into_residual)
+        yield self.matrix(at + "ffn_down" + end, *stack, s.hidden, s.ffn, dtype=self.more_bits(at),
+                          scale=self.into_residual)
 
     def layer(self, index: int) -> Iterator[Tensor]:
         s, at = self.shape, f"blk.{index}."
@@ -278,9 +287,9 @@ def write_model(path: pathlib.Path, shape: Shape, dtype: str, embedding_type: st
 def read_options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, required=True, help="the .gguf to write")
-    parser.add_argument("--type", choices=TYPES, default="Q8_0", help="of the matrices; norms are F32")
+    parser.add_argument("--type", choices=[*TYPES, *MIXES], default="Q8_0", help="of the matrices; norms are F32")
     parser.add_argument("--embedding-type", choices=TYPES, help="of token_embd and output; default: --type, but Q8_0 for "
-                        "types below eight bits, as quantisers keep these tensors wider, too")
+                        "types below eight bits, as quantisers keep these tensors wider, too, and Q6_K for mixes")
     parser.add_argument("--shape", choices=SHAPES, default="qwen3-0.6b", help="defaults of the flags below")
     for field in dataclasses.fields(Shape):
         kind = {"type": str, "choices": ["qwen3", "llama", "qwen3moe", "qwen35"]} if field.name == "architecture" else \
@@ -296,12 +305,11 @@ def main(arguments: list[str] | None = None) -> int:
     options = read_options(arguments)
     given = {f.name: getattr(options, f.name) for f in dataclasses.fields(Shape) if getattr(options, f.name) is not None}
     shape = dataclasses.replace(SHAPES[options.shape], **given)
-    wide = options.type in ("F32", "F16", "BF16", "Q8_0")
+    embedding = options.type if options.type in ("F32", "F16", "BF16", "Q8_0") else MIXES.get(options.type, ("", "Q8_0"))[1]
     begin = time.monotonic()
     try:
         tokenizer = read_tokenizer(options.tokenizer_from) if options.tokenizer_from else tiny_keys(shape.vocab)
-        write_model(options.out, shape, options.type, options.embedding_type or (options.type if wide else "Q8_0"),
-                    options.seed, tokenizer)
+        write_model(options.out, shape, options.type, options.embedding_type or embedding, options.seed, tokenizer)
     except (ValueError, OSError) as error:
         print(f"{options.out}: {error}", file=sys.stderr)
         return 1

@@ -13,7 +13,7 @@ void CpuBackend::attention(const AttentionArgs& args) {
   check(args);
   check_f32(args.q, args.out);
   QUIRE_CHECK(args.distance_bias == nullptr || args.kv.dtype == DType::kF32, "a bias by distance needs F32 pages");
-  const int64_t most_rows = args.kv.dtype == DType::kBF16 ? kernels_.attention.most_rows : kAttentionRows;
+  const int64_t most_rows = pages_for_tiles(args.kv.dtype) ? kernels_.attention.most_rows : kAttentionRows;
   plan_.build(args, pool_.threads(), most_rows);
   const auto items = plan_.items();
   const auto scratch = static_cast<size_t>(attention_scratch_floats(args.kv.head_dim, args.kv.v_dim())) * sizeof(float);

@@ -60,6 +60,10 @@ struct KvGeometry {
   return kv_geometry({kv.dtype, kv.block_size, kv.num_kv_heads, kv.head_dim, kv.v_head_dim, kv.v_in_k});
 }
 
+// Whether a level with AMX tiles attends to pages of this type with them.
+[[gnu::always_inline]] constexpr inline bool pages_for_tiles(DType dtype) {
+  return dtype == DType::kBF16 || dtype == DType::kI8 || dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2;
+}
 // Whether a level with AMX tiles stores pages of this kind in pairs.
 [[gnu::always_inline]] constexpr inline bool pages_in_pairs(const KvLayer& kv) {
   return kv.dtype == DType::kBF16 && kv.head_dim % 32 == 0 && kv.v_dim() % kKvGroup == 0 &&

@@ -41,7 +41,8 @@ QUIRE_DECLARE_LEVEL(amx)
   }()
 
 #ifdef QUIRE_LEVEL_amx
-// AMX adds products of matrices: of bytes for quantised weights, of bf16 for BF16 weights and pages.
+// AMX adds products of matrices: of bytes for quantised weights, of bf16 for BF16 weights and for pages of BF16 and of
+// bytes.
 static CpuKernels with_tiles(const CpuKernels& base) {
   CpuKernels table = base;
   table.linear.packings = {.quantised = Packing::kFixed, .bf16 = Packing::kRows};

@@ -39,7 +39,7 @@ struct CpuKernels {
   struct AttentionKernels {
     void (*run)(const AttentionArgs&, const AttentionItem&, float* scratch);
     void (*merge)(const AttentionArgs&, const AttentionMerge&);
-    int64_t most_rows;  // per item, if pages are BF16; otherwise kAttentionRows
+    int64_t most_rows;  // per item, if pages_for_tiles(); otherwise kAttentionRows
   } attention;
 
   // Linear: packed.h describes the layouts. `prepare` quantises or rounds rows of x and `product` multiplies the

@@ -26,7 +26,7 @@ inline std::vector<Isa> tested_isas() {
 }
 // Whether a level rounds q, K, V and weights to bf16.
 inline bool rounds(Isa isa, DType pages) {
-  return isa == Isa::kAmx && pages == DType::kBF16;
+  return isa == Isa::kAmx && pages_for_tiles(pages);
 }
 
 // memcmp that takes empty ranges, whose pointers may be null.
@@ -121,7 +121,7 @@ inline PagedCache filled_cache(const AttentionCase& shape, Isa isa, uint32_t see
 inline void run_plan(const PagedCache& cache, Step& step, Isa isa, int threads) {
   const AttentionArgs args = args_of(cache, step);
   AttentionPlan plan;
-  plan.build(args, threads, args.kv.dtype == DType::kBF16 ? kernels(isa).attention.most_rows : kAttentionRows);
+  plan.build(args, threads, pages_for_tiles(args.kv.dtype) ? kernels(isa).attention.most_rows : kAttentionRows);
   std::vector<AttentionItem> items(plan.items().begin(), plan.items().end());
   std::shuffle(items.begin(), items.end(), std::mt19937(static_cast<uint32_t>(threads)));
   std::vector<float> scratch(
@@ -175,24 +175,29 @@ inline float meaning(uint32_t bits, DType dtype, float scale) {
       return static_cast<float>(static_cast<int8_t>(bits)) * scale;
   }
 }
-// What attention sees of `x`, heads of `dim` elements.
-inline std::vector<float> stored(const std::vector<float>& x, int64_t dim, DType dtype) {
-  std::vector<float> out(x.size());
-  for (size_t at = 0; at < x.size(); at += static_cast<size_t>(dim)) {
-    const float scale = scale_oracle(x.data() + at, dim, dtype);
-    for (size_t i = at; i < at + static_cast<size_t>(dim); ++i) {
-      out[i] = meaning(stored_bits(x[i], dtype, scale), dtype, scale);
+// What attention sees of `x`, heads of `dim` elements: each value is a code times a scale, which is 1 but in I8 pages.
+struct StoredValues {
+  StoredValues(const std::vector<float>& x, int64_t dim, DType dtype)
+      : values(x.size()), codes(x.size()), scales(x.size()) {
+    for (size_t at = 0; at < x.size(); at += static_cast<size_t>(dim)) {
+      const float scale = scale_oracle(x.data() + at, dim, dtype);
+      for (size_t i = at; i < at + static_cast<size_t>(dim); ++i) {
+        const uint32_t bits = stored_bits(x[i], dtype, scale);
+        values[i] = meaning(bits, dtype, scale);
+        codes[i] = meaning(bits, dtype, 1);
+        scales[i] = scale;
+      }
     }
   }
-  return out;
-}
+  std::vector<float> values, codes, scales;
+};
 
 // K and V as attention sees them.
 struct StoredCache {
   explicit StoredCache(const PagedCache& c)
-      : cache(c), k(stored(c.k, c.shape.head_dim, c.shape.dtype)), v(stored(c.v, c.shape.v_dim(), c.shape.dtype)) {}
+      : cache(c), k(c.k, c.shape.head_dim, c.shape.dtype), v(c.v, c.shape.v_dim(), c.shape.dtype) {}
   const PagedCache& cache;
-  std::vector<float> k, v;
+  StoredValues k, v;
 };
 
 // One row of the oracles: what they need to know.
@@ -210,15 +215,22 @@ struct OracleRow {
     if (shape().causal ? j > position : j >= context) return false;
     return shape().window == 0 || std::abs(position - j) < shape().window;
   }
-  float k(int64_t j, int64_t d) const { return stored.k[at(j, stored.cache.kv_cols(), shape().head_dim, d)]; }
-  float v(int64_t j, int64_t d) const {
-    return shape().v_in_k ? k(j, d) : stored.v[at(j, stored.cache.v_cols(), shape().v_dim(), d)];
-  }
+  float k(int64_t j, int64_t d) const { return stored.k.values[k_at(j, d)]; }
+  float v(int64_t j, int64_t d) const { return v_from().values[v_at(j, d)]; }
+  float k_code(int64_t j, int64_t d) const { return stored.k.codes[k_at(j, d)]; }
+  float v_code(int64_t j, int64_t d) const { return v_from().codes[v_at(j, d)]; }
+  float k_scale(int64_t j) const { return stored.k.scales[k_at(j, 0)]; }
+  float v_scale(int64_t j) const { return v_from().scales[v_at(j, 0)]; }
   float sink() const { return stored.cache.sinks[static_cast<size_t>(head)]; }
   float bias(int64_t j) const {
     const int64_t most = shape().max_distance;
     const int64_t distance = std::clamp(j - position, -most, most);
     return most == 0 ? 0.0f : stored.cache.distance_bias[static_cast<size_t>(head * (2 * most + 1) + distance + most)];
+  }
+  const StoredValues& v_from() const { return shape().v_in_k ? stored.k : stored.v; }
+  size_t k_at(int64_t j, int64_t d) const { return at(j, stored.cache.kv_cols(), shape().head_dim, d); }
+  size_t v_at(int64_t j, int64_t d) const {
+    return shape().v_in_k ? k_at(j, d) : at(j, stored.cache.v_cols(), shape().v_dim(), d);
   }
   size_t at(int64_t j, int64_t cols, int64_t dim, int64_t d) const {
     const int64_t kv_head = head / (shape().num_heads / shape().num_kv_heads);
@@ -312,8 +324,9 @@ inline float score_oracle(const OracleRow& row, const std::vector<float>& qs, in
   for (int64_t d = 0; d < dim && !row.rounded; ++d) s = std::fma(q(d), row.k(j, d), s);
   for (int64_t d = 0; d < dim && row.rounded; d += 32) {
     const auto q_step = [&](int64_t i) { return rounded(q(d + i)); };
-    s = add_step(s, dim - d, q_step, [&](int64_t i) { return rounded(row.k(j, d + i)); });
+    s = add_step(s, dim - d, q_step, [&](int64_t i) { return rounded(row.k_code(j, d + i)); });
   }
+  if (row.rounded) s *= row.k_scale(j);
   if (row.shape().soft_cap > 0) s = (row.shape().soft_cap * kL) * probe(ProbeOp::kTanh, s);
   if (row.shape().max_distance > 0) s = std::fma(row.bias(j), kL, s);
   return s;
@@ -347,8 +360,10 @@ inline State split_oracle(const OracleRow& row, const std::vector<float>& qs, in
       if (row.rounded) {
         float sum = 0;
         for (int64_t j = 0; j < kAttentionTile; j += 32) {
-          const auto weight = [&](int64_t i) { return rounded(p[j + i]); };
-          const auto value = [&](int64_t i) { return sees(j + i) ? rounded(row.v(tile + j + i, d)) : 0.0f; };
+          const auto weight = [&](int64_t i) {
+            return sees(j + i) ? rounded(p[j + i] * row.v_scale(tile + j + i)) : 0.0f;
+          };
+          const auto value = [&](int64_t i) { return sees(j + i) ? rounded(row.v_code(tile + j + i, d)) : 0.0f; };
           sum = add_step(sum, 32, weight, value);
         }
         o = std::fma(o, a, sum);

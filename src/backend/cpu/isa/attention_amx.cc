@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Paged attention of one work item with AMX, BF16 pages; ops/attention.h has the contract (rounded form).
+// Paged attention of one work item with AMX and pages of BF16 or bytes; ops/attention.h has the contract (rounded
+// form).
 //
 // For each tile of 64 positions K and V are laid out as second operands once for all rows of the item. Pages in pairs
 // (attention_layout.h) store K in this layout already, and V except for the gaps between pages; K of pages in rows is
-// transposed. Then, sixteen rows at a time: scores from tiles, softmax in registers, weights as bf16, and their
-// products with V, which are added to o in float. Tiles are always whole: a position that a row does not see has weight
-// 0, and V there is 0 or finite.
+// transposed, and codes of one byte become bf16. Then, sixteen rows at a time: scores from tiles, softmax in registers,
+// weights as bf16, and their products with V, which are added to o in float. Tiles are always whole: a position that a
+// row does not see has weight 0, and V there is 0 or finite.
+#include "backend/cpu/isa/attention_codes_amx.h"
 #include "backend/cpu/isa/attention_shared.h"
 #include "backend/cpu/isa/attention_widen.h"
 #include "backend/cpu/isa/tiles_amx.h"
@@ -48,15 +50,24 @@ QUIRE_INLINE __m512i pair_with_zero(const typename T::Type* even) {
 // The layout of K and V in pages; kChunk consecutive positions are stored together.
 struct Bf16Pages : StoredBF16 {
   static constexpr bool kInPairs = false;
+  static constexpr bool kCodes = false;
+  static constexpr bool kScaled = false;
   static constexpr int64_t kChunk = kKvGroup;
 };
-struct PairedPages : StoredBF16 {
+struct PairedPages : Bf16Pages {
   static constexpr bool kInPairs = true;
-  static constexpr int64_t kChunk = kKvGroup;
 };
-struct RowPages : StoredBF16 {
-  static constexpr bool kInPairs = false;
+struct RowPages : Bf16Pages {
   static constexpr int64_t kChunk = kKvHalf;
+};
+// Codes of one byte: int8 with a scale for each position, or fp8.
+template <bool kInt8, bool kInRows>
+struct CodePages {
+  using Type = uint8_t;
+  static constexpr bool kInPairs = false;
+  static constexpr bool kCodes = true;
+  static constexpr bool kScaled = kInt8;
+  static constexpr int64_t kChunk = kInRows ? kKvHalf : kKvGroup;
 };
 
 // An item's rows, with their state in the thread's scratch.
@@ -74,6 +85,8 @@ struct Rows {
   int64_t width;                     // of V, padded
   int64_t steps;                     // of 32 elements of a head
   uint8_t* k;                        // [step][4 groups of positions]: second operands
+  const CodeTable* codes;            // of pages of bytes
+  TileScales scales;                 // of int8 pages: those of the current tile
   const uint8_t* k_at[kTileGroups];  // those of the current tile: the first of a group,
   int64_t k_step;                    // and bytes from one step to the next
   uint8_t* v;                        // [2 steps of positions][width / 16]
@@ -174,39 +187,85 @@ void turn_k(const uint16_t* const* k, int64_t stride, int64_t elements, uint8_t*
 
 // K of the groups of positions in `run` as second operands: pairs of elements of a head, sixteen positions.
 template <typename T>
-void lay_out_k(Rows* rows, const typename T::Type* const* k, TileRun run) {
-  if constexpr (T::kInPairs) {
-    for (int g = 0; g < kTileGroups; ++g) rows->k_at[g] = reinterpret_cast<const uint8_t*>(k[g]);
-    rows->k_step = kOperandBytes;
-    return;
-  }
-  for (int g = 0; g < kTileGroups; ++g) rows->k_at[g] = rows->k + g * kOperandBytes;
-  rows->k_step = kTileGroups * kOperandBytes;
-  const int64_t pairs = rows->steps * kStep / 2;
+void lay_out_k_bf16(const Rows& rows, const uint16_t* const* k, TileRun run) {
+  const int64_t pairs = rows.steps * kStep / 2;
   for (int64_t g = run.first_group(); g < run.groups(); ++g) {
     if constexpr (T::kChunk == kKvHalf) {
-      const typename T::Type* at[] = {k[2 * g], k[2 * g + 1]};
-      for (int64_t step = 0; step < rows->steps; ++step, at[0] += kStep, at[1] += kStep) {
-        const int64_t elements = clamp(rows->pages.k_stride - step * kStep, 0, kStep);
-        turn_k(at, rows->pages.k_stride, elements, rows->k + (step * kTileGroups + g) * kOperandBytes);
+      const uint16_t* at[] = {k[2 * g], k[2 * g + 1]};
+      for (int64_t step = 0; step < rows.steps; ++step, at[0] += kStep, at[1] += kStep) {
+        const int64_t elements = clamp(rows.pages.k_stride - step * kStep, 0, kStep);
+        turn_k(at, rows.pages.k_stride, elements, rows.k + (step * kTileGroups + g) * kOperandBytes);
       }
       continue;
     }
     for (int64_t i = 0; i < pairs; ++i) {
-      uint8_t* to = rows->k + (i / 16 * kTileGroups + g) * kOperandBytes + i % 16 * 64;
-      const typename T::Type* from = k[g] + 2 * i * kKvGroup;
-      if (2 * i + 1 < rows->head_dim) {
+      uint8_t* to = rows.k + (i / 16 * kTileGroups + g) * kOperandBytes + i % 16 * 64;
+      const uint16_t* from = k[g] + 2 * i * kKvGroup;
+      if (2 * i + 1 < rows.head_dim) {
         _mm512_store_si512(to, pair_rows<T>(from, from + kKvGroup));
       } else {
-        _mm512_store_si512(to, 2 * i < rows->head_dim ? pair_with_zero<T>(from) : _mm512_setzero_si512());
+        _mm512_store_si512(to, 2 * i < rows.head_dim ? pair_with_zero<T>(from) : _mm512_setzero_si512());
       }
+    }
+  }
+}
+// The same for pages of bytes: four elements of sixteen positions at a time, or, in rows, two positions.
+template <typename T>
+void lay_out_k_codes(const Rows& rows, const uint8_t* const* k, TileRun run) {
+  const Decoder<T::kScaled> decoder(*rows.codes);
+  const __m512i order = _mm512_load_si512(T::kChunk == kKvHalf ? kRowOrder.at : kPairOrder.at);
+  for (int64_t g = run.first_group(); g < run.groups(); ++g) {
+    for (int64_t step = 0; step < rows.steps; ++step) {
+      uint8_t* to = rows.k + (step * kTileGroups + g) * kOperandBytes;
+      const int64_t first = step * kStep;
+      if constexpr (T::kChunk == kKvHalf) {
+        alignas(64) uint16_t wide[kLanes][kStep];
+        const int64_t stride = rows.pages.k_stride;
+        const auto mask = static_cast<__mmask32>((uint64_t{1} << clamp(stride - first, 0, kStep)) - 1);
+        for (int64_t i = 0; i < kLanes; i += 2) {
+          const uint8_t* from = k[2 * g + i / kKvHalf] + i % kKvHalf * stride + first;
+          const __m256i even = _mm256_maskz_loadu_epi8(mask, from), odd = _mm256_maskz_loadu_epi8(mask, from + stride);
+          const Bf16Lines lines = decoder.get(_mm512_inserti64x4(_mm512_castsi256_si512(even), odd, 1), order);
+          _mm512_store_si512(wide[i], lines.first);
+          _mm512_store_si512(wide[i + 1], lines.second);
+        }
+        const uint16_t* const at[] = {wide[0], wide[kKvHalf]};
+        turn_k(at, kStep, kStep, to);
+      } else {
+        for (int64_t d = first; d < first + kStep; d += 4, to += 128) {
+          const int64_t n = clamp(rows.head_dim - d, 0, 4);
+          const __m512i codes = n == 4   ? _mm512_loadu_si512(k[g] + d * kKvGroup)
+                                : n == 0 ? _mm512_setzero_si512()
+                                         : _mm512_maskz_loadu_epi8((uint64_t{1} << 16 * n) - 1, k[g] + d * kKvGroup);
+          const Bf16Lines lines = decoder.get(codes, order);
+          _mm512_store_si512(to, lines.first);
+          _mm512_store_si512(to + 64, lines.second);
+        }
+      }
+    }
+  }
+}
+
+// For pages in pairs there is nothing to do.
+template <typename T>
+void lay_out_k(Rows* rows, const typename T::Type* const* k, TileRun run) {
+  if constexpr (T::kInPairs) {
+    for (int g = 0; g < kTileGroups; ++g) rows->k_at[g] = reinterpret_cast<const uint8_t*>(k[g]);
+    rows->k_step = kOperandBytes;
+  } else {
+    for (int g = 0; g < kTileGroups; ++g) rows->k_at[g] = rows->k + g * kOperandBytes;
+    rows->k_step = kTileGroups * kOperandBytes;
+    if constexpr (T::kCodes) {
+      lay_out_k_codes<T>(*rows, k, run);
+    } else {
+      lay_out_k_bf16<T>(*rows, k, run);
     }
   }
 }
 
 // V of the positions of `run` as second operands: pairs of positions, sixteen elements. Zeros elsewhere.
 template <typename T>
-void lay_out_v(const Rows& rows, const typename T::Type* const* v, TileRun run) {
+void lay_out_v_bf16(const Rows& rows, const typename T::Type* const* v, TileRun run) {
   const int64_t columns = rows.width / kLanes;
   const int64_t stride = rows.pages.v_stride;
   for (int64_t j = 0; j < kAttentionTile; j += 2) {
@@ -223,6 +282,40 @@ void lay_out_v(const Rows& rows, const typename T::Type* const* v, TileRun run) 
       }
       _mm512_store_si512(to, _mm512_and_si512(pair, seen));
     }
+  }
+}
+
+// The same for pages of bytes, four positions at a time.
+template <typename T>
+void lay_out_v_codes(const Rows& rows, const uint8_t* const* v, TileRun run) {
+  const Decoder<T::kScaled> decoder(*rows.codes);
+  const __m512i order = _mm512_load_si512(kPairOrder.at);
+  const int64_t columns = rows.width / kLanes;
+  const int64_t stride = rows.pages.v_stride;
+  for (int64_t j = 0; j < kAttentionTile; j += 4) {
+    uint8_t* to = rows.v + j / 32 * columns * kOperandBytes + j / 2 % 16 * 64;
+    const uint8_t* from = v[j / T::kChunk] + j % T::kChunk * stride;
+    uint64_t seen = 0;
+    for (int64_t i = 0; i < 4; ++i) seen |= uint64_t{j + i >= run.begin && j + i < run.end ? 0xffffu : 0u} << 16 * i;
+    for (int64_t c = 0; c < columns; ++c, from += kLanes, to += kOperandBytes) {
+      const auto row = [&](int64_t i) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i * stride)); };
+      __m512i codes = _mm512_castsi128_si512(row(0));
+      codes = _mm512_inserti32x4(codes, row(1), 1);
+      codes = _mm512_inserti32x4(codes, row(2), 2);
+      codes = _mm512_inserti32x4(codes, row(3), 3);
+      const Bf16Lines lines = decoder.get(_mm512_maskz_mov_epi8(seen, codes), order);
+      _mm512_store_si512(to, lines.first);
+      _mm512_store_si512(to + 64, lines.second);
+    }
+  }
+}
+
+template <typename T>
+void lay_out_v(const Rows& rows, const typename T::Type* const* v, TileRun run) {
+  if constexpr (T::kCodes) {
+    lay_out_v_codes<T>(rows, v, run);
+  } else {
+    lay_out_v_bf16<T>(rows, v, run);
   }
 }
 
@@ -261,10 +354,13 @@ void score(const Rows& rows, int tile) {
   QUIRE_TILE_STORE(3, rows.s + 48, 4 * kAttentionTile);
 }
 
-// Applies the soft cap to the scores of a tile of rows, if there is one.
-void cap(const Rows& rows, int tile) {
+// Applies the scales of K and the soft cap to the scores of a tile of rows, where there are any.
+template <bool kScaled>
+void finish_scores(const Rows& rows, int tile) {
   for (int r = 0; r < kTileRows && tile * kTileRows + r < rows.num_rows; ++r) {
-    cap_scores(rows.rule, 0, kTileGroups, rows.s + r * kAttentionTile);
+    float* s = rows.s + r * kAttentionTile;
+    for (int64_t i = 0; kScaled && i < kAttentionTile; i += kLanes) store(s + i, load(s + i) * load(rows.scales.k + i));
+    cap_scores(rows.rule, 0, kTileGroups, s);
   }
 }
 
@@ -278,7 +374,13 @@ void hide_front(float* s, int64_t begin) {
   }
 }
 
+// A weight times its position's scale of V; 0 stays 0 whatever the scale.
+QUIRE_INLINE F32x16 scaled(F32x16 weight, const float* scale) {
+  return select(eq(weight, zero()), weight, weight * load(scale));
+}
+
 // Softmax of the tile's positions: turns scores into bf16 weights and updates m and l; a is the factor of o.
+template <bool kScaled>
 void softmax(const Rows& rows, int tile, float* a) {
   const int first_row = tile * kTileRows;
   alignas(64) float before[kLanes] = {};
@@ -322,6 +424,7 @@ void softmax(const Rows& rows, int tile, float* a) {
       if (count < (g + 1) * kLanes) w[g] = select(first_lanes(clamp(count - g * kLanes, 0, kLanes)), w[g], zero());
       sum = sum + w[g];
     }
+    for (int g = 0; kScaled && g < kTileGroups; ++g) w[g] = scaled(w[g], rows.scales.v + g * kLanes);
     for (int i = 0; i < kPositionSteps; ++i) {
       const __m512bh pairs = _mm512_cvtne2ps_pbh(w[2 * i + 1].v, w[2 * i].v);
       _mm512_store_si512(to + i * kOperandBytes, reinterpret_cast<__m512i>(pairs));
@@ -421,8 +524,8 @@ void run_tile(Rows* rows, const Tile<T>& now, const Tile<T>* next) {
         together = alike || all_finite(*rows);
         v_ready = true;
       }
-      cap(*rows, tile);
-      softmax(*rows, tile, a);
+      finish_scores<T::kScaled>(*rows, tile);
+      softmax<T::kScaled>(*rows, tile, a);
       if (last_tile && next != nullptr) lay_out_k<T>(rows, next->k, next->run);
       if (together) {
         weigh(*rows, tile, a, 0, last + 1 - tile * kTileRows);
@@ -541,8 +644,8 @@ void run_few(Rows* rows, const Tile<PairedPages>& now, const Tile<PairedPages>& 
   alignas(64) float a[kLanes];
   lay_out_k<PairedPages>(rows, now.k, now.run);
   score_few<kRows>(*rows, next.k);
-  cap(*rows, 0);
-  softmax(*rows, 0, a);
+  finish_scores<false>(*rows, 0);
+  softmax<false>(*rows, 0, a);
   for (int r = 0; r < kRows; ++r) {
     for (int i = 0; i < kPositionSteps; ++i) {
       widen_row(rows->p + i * kOperandBytes + r * 64, rows->s + r * kAttentionTile + i * kStep);
@@ -568,8 +671,9 @@ void run_few_rows(Rows* rows, const Tile<PairedPages>& now, const Tile<PairedPag
 }
 
 template <typename T>
-void run_item(const AttentionArgs& args, const AttentionItem& item, float* scratch) {
+void run_item(const AttentionArgs& args, const AttentionItem& item, float* scratch, const CodeTable* codes = nullptr) {
   Rows rows;
+  rows.codes = codes;
   prepare_rows(args, item, scratch, &rows);
   const int64_t low = rows.low[0];
   const int64_t high = rows.high[rows.num_rows - 1];
@@ -596,6 +700,7 @@ void run_item(const AttentionArgs& args, const AttentionItem& item, float* scrat
           continue;
         }
       }
+      if constexpr (T::kScaled) find_scales(args, item, now.begin, now.run, &rows.scales);
       run_tile<T>(&rows, now, more ? &next : nullptr);
       now = next;
     }
@@ -607,10 +712,25 @@ void run_item(const AttentionArgs& args, const AttentionItem& item, float* scrat
 }  // namespace
 
 void attention_run(const AttentionArgs& args, const AttentionItem& item, float* scratch) {
-  if (args.kv.dtype != DType::kBF16) return avx512::attention_run(args, item, scratch);
-  if (pages_in_pairs(args.kv)) return run_item<PairedPages>(args, item, scratch);
-  if (kv_geometry(args.kv).in_rows) return run_item<RowPages>(args, item, scratch);
-  return run_item<Bf16Pages>(args, item, scratch);
+  const bool in_rows = kv_geometry(args.kv).in_rows;
+  const auto run_codes = [&]<bool kInt8>(const CodeTable& codes) {
+    if (in_rows) return run_item<CodePages<kInt8, true>>(args, item, scratch, &codes);
+    return run_item<CodePages<kInt8, false>>(args, item, scratch, &codes);
+  };
+  switch (args.kv.dtype) {
+    case DType::kBF16:
+      if (pages_in_pairs(args.kv)) return run_item<PairedPages>(args, item, scratch);
+      if (in_rows) return run_item<RowPages>(args, item, scratch);
+      return run_item<Bf16Pages>(args, item, scratch);
+    case DType::kI8:
+      return run_codes.operator()<true>(kI8Codes);
+    case DType::kF8E4M3:
+      return run_codes.operator()<false>(kF8E4M3Codes);
+    case DType::kF8E5M2:
+      return run_codes.operator()<false>(kF8E5M2Codes);
+    default:
+      return avx512::attention_run(args, item, scratch);
+  }
 }
 
 void reshape_and_cache(const ReshapeAndCacheArgs& args, int64_t row_begin, int64_t row_end) {

@@ -285,6 +285,13 @@ QUIRE_KERNEL_INLINE void store_sums(Sums* sums) {
   QUIRE_TILE_STORE(3, sums[3], 64);
 }
 
+QUIRE_KERNEL_INLINE void load_sums(const Sums* sums) {
+  QUIRE_TILE_LOAD_ONCE(0, sums[0], 64);
+  QUIRE_TILE_LOAD_ONCE(1, sums[1], 64);
+  QUIRE_TILE_LOAD_ONCE(2, sums[2], 64);
+  QUIRE_TILE_LOAD_ONCE(3, sums[3], 64);
+}
+
 QUIRE_KERNEL_INLINE void clear_sums() {
   QUIRE_TILE_ZERO(0);
   QUIRE_TILE_ZERO(1);
@@ -434,12 +441,12 @@ static __attribute__((noinline)) void unpack_panel(const PanelPlace& p, int64_t 
 
 // A tile of rows and two panels: sums 0 and 1 are of the first, 2 and 3 of the second.
 QUIRE_KERNEL_INLINE void multiply_bytes(const RowStep& x, const WeightStep& w0, const WeightStep& w1) {
-  QUIRE_TILE_LOAD(4, x.high, kStep);
+  QUIRE_TILE_LOAD_ONCE(4, x.high, kStep);
   QUIRE_TILE_LOAD(6, w0.low, 64);
   QUIRE_TILE_DOT_UNSIGNED(1, 4, 6);
   QUIRE_TILE_LOAD(7, w0.high, 64);
   QUIRE_TILE_DOT(0, 4, 7);
-  QUIRE_TILE_LOAD(5, x.low, kStep);
+  QUIRE_TILE_LOAD_ONCE(5, x.low, kStep);
   QUIRE_TILE_DOT(1, 5, 7);
   QUIRE_TILE_LOAD(6, w1.high, 64);
   QUIRE_TILE_DOT(3, 5, 6);
@@ -479,46 +486,69 @@ struct GateAndUp {
 // Steps before the first outputs of the last tile of rows are written: until then its sums are on their way to memory.
 constexpr int64_t kSumsOnTheirWay = 2;
 
+// Two panels of up to kStepsInL1 steps stay in L1 while rows pass by. Longer ones are taken in parts of about
+// kPartSteps, each for kBlockTiles tiles of rows, whose sums are kept in between.
+constexpr int64_t kStepsInL1 = 10;
+constexpr int64_t kPartSteps = 8;
+constexpr int64_t kBlockTiles = 8;
+
 // The outputs of a tile of rows are written a few rows at a time between the products of the next tile: vectors have
 // nothing else to do there.
 template <typename Outputs>
 static __attribute__((noinline)) void multiply_ready(const ReadyPanels& p) {
   const Task& t = *p.task;
-  const RowStep* x = t.x;
   const int64_t steps = t.steps;
-  const int64_t share = ceil_div(kRowTile, steps > kSumsOnTheirWay ? steps - kSumsOnTheirWay : 1);
+  const int64_t parts = steps <= kStepsInL1 ? 1 : ceil_div(steps, kPartSteps);
+  const int64_t tiles = ceil_div(t.row_end - t.row_begin, kRowTile);
+  const int64_t block = parts == 1 ? tiles : kBlockTiles;
   const int64_t stride = t.args->out.stride;
   float* y = static_cast<float*>(t.args->out.data) + t.row_begin * stride + p.first * kPanel;
   const RowStart* start = t.start;
   const Columns columns[2] = {p.columns[0], p.columns[1]};
   const bool alone = p.alone;
-  const int64_t soon_bytes = ceil_div(t.w->panel_stride, ceil_div(t.row_end - t.row_begin, kRowTile) * steps);
+  const int64_t soon_bytes = ceil_div(t.w->panel_stride, tiles * steps);
   int64_t soon = 0;
-  alignas(64) Sums buffers[2][4];  // one is written out while the other is filled
+  alignas(64) Sums buffers[kBlockTiles][4];  // with one part, two take turns
   const Sums* sums = buffers[0];
   int64_t rows = 0, done = 0;
   const auto put = [&](int64_t most) __attribute__((always_inline)) {
     const int64_t end = rows - done < most ? rows : done + most;
     for (; done < end; ++done, ++start, y += stride) Outputs::put(columns, sums, done, *start, alone, y);
   };
-  int turn = 0;
-  for (int64_t row = t.row_begin; row < t.row_end; row += kRowTile, turn ^= 1) {
-    clear_sums();
-    for (int64_t s = 0; s < steps; ++s, ++x) {
-      multiply_bytes(*x, p.w[0][s], p.w[1][s]);
-      for (const int64_t until = soon + soon_bytes; soon < until; soon += 64) {
-        _mm_prefetch(p.soon[0] + soon, _MM_HINT_T1);
-        _mm_prefetch(p.soon[1] + soon, _MM_HINT_T1);
+  for (int64_t first_tile = 0; first_tile < tiles; first_tile += block) {
+    const int64_t last_tile = tiles - first_tile < block ? tiles : first_tile + block;
+    for (int64_t part = 0; part < parts; ++part) {
+      const int64_t begin = steps * part / parts, end = steps * (part + 1) / parts;
+      const bool last = part + 1 == parts;
+      const int64_t free_steps = end - begin > kSumsOnTheirWay ? end - begin - kSumsOnTheirWay : 1;
+      const int64_t share = last ? ceil_div(kRowTile, free_steps) : 0;
+      for (int64_t tile = first_tile; tile < last_tile; ++tile) {
+        const RowStep* x = t.x + tile * steps;
+        Sums* now = buffers[parts == 1 ? tile % 2 : tile - first_tile];
+        if (part == 0) {
+          clear_sums();
+        } else {
+          load_sums(now);
+        }
+        for (int64_t s = begin; s < end; ++s) {
+          multiply_bytes(x[s], p.w[0][s], p.w[1][s]);
+          for (const int64_t until = soon + soon_bytes; soon < until; soon += 64) {
+            _mm_prefetch(p.soon[0] + soon, _MM_HINT_T1);
+            _mm_prefetch(p.soon[1] + soon, _MM_HINT_T1);
+          }
+          if (s >= begin + kSumsOnTheirWay) put(share);
+        }
+        if (last) put(kRowTile);
+        store_sums(now);
+        if (!last) continue;
+        sums = now;
+        const int64_t left = t.row_end - t.row_begin - tile * kRowTile;
+        rows = left < kRowTile ? left : kRowTile;
+        done = 0;
       }
-      if (s >= kSumsOnTheirWay) put(share);
     }
     put(kRowTile);
-    store_sums(buffers[turn]);
-    sums = buffers[turn];
-    rows = t.row_end - row < kRowTile ? t.row_end - row : kRowTile;
-    done = 0;
   }
-  put(kRowTile);
 }
 
 // Makes panels `first` and `second` ready, and multiplies many rows with them. `step`: to the panels that come next.

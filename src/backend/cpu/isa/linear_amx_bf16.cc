@@ -109,17 +109,21 @@ QUIRE_KERNEL_INLINE void put_sums(const Task& t, const float* sums, int64_t pane
 
 using Sums = float[kPanel * kRowTile];
 
-// Stores the tiles of two panels and one or two tiles of rows.
 template <int kTiles>
-QUIRE_KERNEL_INLINE void finish(const Task& t, int64_t panel, int64_t panel_end, int64_t row) {
-  alignas(64) Sums sums[4];
-  const int64_t stride = t.width == 1 ? 4 : 64;
+QUIRE_KERNEL_INLINE void store_sums(Sums* sums, int64_t stride) {
   QUIRE_TILE_STORE(0, sums[0], stride);
   QUIRE_TILE_STORE(1, sums[1], stride);
   if constexpr (kTiles == 2) {
     QUIRE_TILE_STORE(2, sums[2], stride);
     QUIRE_TILE_STORE(3, sums[3], stride);
   }
+}
+
+// Stores the tiles of two panels and one or two tiles of rows.
+template <int kTiles>
+QUIRE_KERNEL_INLINE void finish(const Task& t, int64_t panel, int64_t panel_end, int64_t row) {
+  alignas(64) Sums sums[4];
+  store_sums<kTiles>(sums, t.width == 1 ? 4 : 64);
   put_sums(t, sums[0], panel, row);
   if (panel + 1 < panel_end) put_sums(t, sums[1], panel + 1, row);
   if constexpr (kTiles == 2) {
@@ -128,17 +132,26 @@ QUIRE_KERNEL_INLINE void finish(const Task& t, int64_t panel, int64_t panel_end,
   }
 }
 
-// One step of 32 k: sums 0, 1 are panels a0, a1 with the first tile of rows; 2, 3 the same with the second.
-template <int kTiles>
+// One step of 32 k: sums 0, 1 are panels a0, a1 with the first tile of rows; 2, 3 the same with the second. kOnce: the
+// rows are not needed again soon.
+template <int kTiles, bool kOnce>
 QUIRE_KERNEL_INLINE void step(const uint8_t* a0, const uint8_t* a1, const uint8_t* x, int64_t x_tile,
                               int64_t x_stride) {
-  QUIRE_TILE_LOAD(6, x, x_stride);
+  if constexpr (kOnce) {
+    QUIRE_TILE_LOAD_ONCE(6, x, x_stride);
+  } else {
+    QUIRE_TILE_LOAD(6, x, x_stride);
+  }
   QUIRE_TILE_LOAD(4, a0, 64);
   QUIRE_TILE_MULTIPLY(0, 4, 6);
   QUIRE_TILE_LOAD(5, a1, 64);
   QUIRE_TILE_MULTIPLY(1, 5, 6);
   if constexpr (kTiles == 2) {
-    QUIRE_TILE_LOAD(7, x + x_tile, x_stride);
+    if constexpr (kOnce) {
+      QUIRE_TILE_LOAD_ONCE(7, x + x_tile, x_stride);
+    } else {
+      QUIRE_TILE_LOAD(7, x + x_tile, x_stride);
+    }
     QUIRE_TILE_MULTIPLY(2, 4, 7);
     QUIRE_TILE_MULTIPLY(3, 5, 7);
   }
@@ -169,31 +182,64 @@ static __attribute__((noinline)) void stream_panels(const Task& t, int64_t panel
   for (int64_t b = 0; b < t.blocks; ++b, x += t.x_block) {
     prefetch(w0, t.w->panel_stride, b, t.blocks);
     prefetch(w1, t.w->panel_stride, b, t.blocks);
-    step<kTiles>(w0 + b * kTileBytes, w1 + b * kTileBytes, x, t.x_tile, 4 * t.width);
+    step<kTiles, false>(w0 + b * kTileBytes, w1 + b * kTileBytes, x, t.x_tile, 4 * t.width);
   }
   finish<kTiles>(t, panel, panel_end, t.row_begin);
 }
 
-// Many tiles of rows, two at a time.
+// Two panels of up to kBlocksInL1 blocks stay in L1 while rows pass by. Longer ones are taken in parts of about
+// kPartBlocks, each for kBlockPairs pairs of tiles of rows, whose sums are kept in between.
+constexpr int64_t kBlocksInL1 = 20;
+constexpr int64_t kPartBlocks = 16;
+constexpr int64_t kBlockPairs = 8;
+
+// A part of the panels, blocks [begin, end), and one or two tiles of rows.
 template <int kTiles>
 static __attribute__((noinline)) void ready_panels(const Task& t, const uint8_t* a0, const uint8_t* a1,
-                                                   const uint8_t* x, int64_t panel, int64_t panel_end, int64_t row) {
-  clear_sums();
-  for (int64_t b = 0; b < t.blocks; ++b) {
-    step<kTiles>(a0 + b * kTileBytes, a1 + b * kTileBytes, x + b * t.x_block, t.x_tile, 64);
+                                                   const uint8_t* x, int64_t begin, int64_t end, Sums* sums) {
+  if (begin == 0) {
+    clear_sums();
+  } else {
+    QUIRE_TILE_LOAD_ONCE(0, sums[0], 64);
+    QUIRE_TILE_LOAD_ONCE(1, sums[1], 64);
+    if constexpr (kTiles == 2) {
+      QUIRE_TILE_LOAD_ONCE(2, sums[2], 64);
+      QUIRE_TILE_LOAD_ONCE(3, sums[3], 64);
+    }
   }
-  finish<kTiles>(t, panel, panel_end, row);
+  for (int64_t b = begin; b < end; ++b) {
+    step<kTiles, true>(a0 + b * kTileBytes, a1 + b * kTileBytes, x + b * t.x_block, t.x_tile, 64);
+  }
 }
 
+// Many tiles of rows, two at a time.
 void many_rows(const Task& t, int64_t panel, int64_t panel_end) {
   const uint8_t* a0 = t.w->panel(panel);
   const uint8_t* a1 = panel + 1 < panel_end ? t.w->panel(panel + 1) : a0;
-  const uint8_t* x = t.x;
-  int64_t row = t.row_begin;
-  for (; row + kRowTile < t.row_end; row += 2 * kRowTile, x += 2 * t.x_tile) {
-    ready_panels<2>(t, a0, a1, x, panel, panel_end, row);
+  const int64_t parts = t.blocks <= kBlocksInL1 ? 1 : ceil_div(t.blocks, kPartBlocks);
+  constexpr int64_t kRows = 2 * kRowTile;
+  alignas(64) Sums sums[kBlockPairs][4];
+  for (int64_t first = t.row_begin; first < t.row_end; first += kBlockPairs * kRows) {
+    const int64_t last = t.row_end - first < kBlockPairs * kRows ? t.row_end : first + kBlockPairs * kRows;
+    for (int64_t part = 0; part < parts; ++part) {
+      const int64_t begin = t.blocks * part / parts, end = t.blocks * (part + 1) / parts;
+      for (int64_t row = first; row < last; row += kRows) {
+        const uint8_t* x = t.x + (row - t.row_begin) / kRowTile * t.x_tile;
+        Sums* kept = sums[(row - first) / kRows];
+        const bool two = row + kRowTile < t.row_end;
+        if (two) {
+          ready_panels<2>(t, a0, a1, x, begin, end, kept);
+        } else {
+          ready_panels<1>(t, a0, a1, x, begin, end, kept);
+        }
+        if (part + 1 < parts) {
+          two ? store_sums<2>(kept, 64) : store_sums<1>(kept, 64);
+        } else {
+          two ? finish<2>(t, panel, panel_end, row) : finish<1>(t, panel, panel_end, row);
+        }
+      }
+    }
   }
-  if (row < t.row_end) ready_panels<1>(t, a0, a1, x, panel, panel_end, row);
 }
 
 }  // namespace

@@ -12,6 +12,9 @@ namespace quire::cpu::QUIRE_ISA_NS {
 // gcc's intrinsics do not declare that tiles read and write memory; these do.
 #define QUIRE_TILE_LOAD(tile, from, stride) \
   __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile : : "r"(from), "r"(static_cast<int64_t>(stride)) : "memory")
+// The same for data that is not needed again soon: it leaves what is in L1 there.
+#define QUIRE_TILE_LOAD_ONCE(tile, from, stride) \
+  __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm" #tile : : "r"(from), "r"(static_cast<int64_t>(stride)) : "memory")
 #define QUIRE_TILE_STORE(tile, to, stride) \
   __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" : : "r"(to), "r"(static_cast<int64_t>(stride)) : "memory")
 #define QUIRE_TILE_ZERO(tile) __asm__ volatile("tilezero %tmm" #tile)
