@@ -15,11 +15,10 @@
 // With speculation, no step runs ahead of one whose sequences may have drafts next, because those follow from its
 // tokens; only while all of them pause or have no drafts that are worth it (DraftPace) do steps overlap as above. The
 // next step is then launched once the tokens are read, before the caller gets them. The rows of drafts are ordinary
-// rows:
-// each samples the token of its position from its own logits, with the random words of that position, and with the
-// drafts before it as history. The first row whose token is not the next draft ends the step for its sequence; the rows
-// after it are not read. So a sequence gets the tokens that it would get one by one. Its pages are committed once that
-// is known, and only up to there.
+// rows: each samples the token of its position from its own logits, with the random words of that position, and with
+// the drafts before it as history. The first row whose token is not the next draft ends the step for its sequence; the
+// rows after it are not read. So a sequence gets the tokens that it would get one by one. Its pages are committed once
+// that is known, and only up to there.
 //
 // A draft model or a layer ahead (ModelDrafter) runs between the steps: before a step it makes the drafts of all
 // sequences, and after it it computes its own K and V of the pages that are full now, before these are committed. If

@@ -178,6 +178,7 @@ TEST_P(AheadLayer, AnswersAreThoseWithoutIt) {
     const engine::SpeculationStats stats = engine->stats().speculation;
     if (!crowded) {  // states of drafts take pages, too
       EXPECT_GT(stats.draft_tokens, 0) << what;
+      EXPECT_GT(engine->stats().prefix.hit_tokens, 0) << what;
     }
     EXPECT_EQ(engine->stats().kv_usage, 0) << what << ": pages were not given back";
   }
