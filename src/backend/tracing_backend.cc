@@ -94,6 +94,9 @@ std::string shape_of(const SampleArgs& args, bool) {
 std::string shape_of(const TakeSampledArgs& args, bool) {
   return text("%zu", args.tokens.size());
 }
+std::string shape_of(const SkipAcceptedArgs& args, bool) {
+  return text("%zu of %zu", args.wanted.size(), args.tokens.size());
+}
 
 // Forwards every virtual function of Backend, also those with a default: a missing one would silently run the default
 // instead of the inner backend's.

@@ -13,15 +13,20 @@
 // On the host, one step is in flight at a time, and masks are filled during its forward pass.
 //
 // With speculation, no step runs ahead of one whose sequences may have drafts next, because those follow from its
-// tokens; only while all of them pause (DraftPace) do steps overlap as above. The next step is then launched once the
-// tokens are read, before the caller gets them. The rows of drafts are ordinary rows:
-// each samples the token of its position from its own logits, with the random words of that position, and with the
-// drafts before it as history. The first row whose token is not the next draft ends the step for its sequence; the rows
-// after it are not read. So a sequence gets the tokens that it would get one by one. Its pages are committed once that
-// is known, and only up to there.
+// tokens; only while all of them pause or have no drafts that are worth it (DraftPace) do steps overlap as above. The
+// next step is then launched once the tokens are read, before the caller gets them. The rows of drafts are ordinary
+// rows: each samples the token of its position from its own logits, with the random words of that position, and with
+// the drafts before it as history. The first row whose token is not the next draft ends the step for its sequence; the
+// rows after it are not read. So a sequence gets the tokens that it would get one by one. Its pages are committed once
+// that is known, and only up to there.
 //
 // A draft model or a layer ahead (ModelDrafter) runs between the steps: before a step it makes the drafts of all
-// sequences, and after it it computes its own K and V of the pages that are full now, before these are committed.
+// sequences, and after it it computes its own K and V of the pages that are full now, before these are committed. If
+// the backend samples, it never waits for the host in between, unless the host is slower than one pass of the drafter:
+// - The drafter's first pass is queued right behind the step (ModelDrafter::start); how many drafts the step has
+//   accepted is found in the backend's memory. The host reads the tokens of the step while that pass runs.
+// - The step is queued with the last drafts in the backend's memory; the host reads them while the step runs, and only
+//   then queues the sampling, which may look at them. A draft that turns out to be an end token is dropped then.
 #include "engine/engine.h"
 
 #include <algorithm>
@@ -184,21 +189,26 @@ Engine::Engine(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> m
     model_drafter_ = std::make_unique<AheadDrafter>(std::move(parts));
   }
   scheduler_.set_draft_filler([this](std::span<const Share> shares) {
-    const double begin = clock_();
-    model_drafter_->propose(shares);
-    int64_t most = 0;
-    for (const Share& share : shares) most = std::max(most, share.drafts);
-    if (most == 0) return;
-    drafting_seconds_ = clock_() - begin;
-    constexpr double kWeight = 0.1;  // of the newest
-    const double each = drafting_seconds_ / static_cast<double>(most);
-    model_draft_seconds_ += model_draft_seconds_ == 0 ? each : kWeight * (each - model_draft_seconds_);
+    drafting_began_ = clock_();
+    most_drafts_ = 0;
+    for (const Share& share : shares) most_drafts_ = std::max(most_drafts_, share.drafts);
+    model_drafter_->propose(shares, queues_drafts());
+    if (!model_drafter_->has_unread()) note_drafting();
     for (const Share& share : shares) {
       if (share.drafts == 0) continue;
       if (draft_edit_ && !share.sequence->drafts_forced) draft_edit_(*share.sequence, share.sequence->drafts);
       cut_drafts(*share.sequence);
     }
   });
+}
+
+// What the drafts of this step have cost, once they are there.
+void Engine::note_drafting() {
+  if (most_drafts_ == 0) return;
+  drafting_seconds_ = clock_() - drafting_began_;
+  constexpr double kWeight = 0.1;  // of the newest
+  const double each = drafting_seconds_ / static_cast<double>(most_drafts_);
+  model_draft_seconds_ += model_draft_seconds_ == 0 ? each : kWeight * (each - model_draft_seconds_);
 }
 
 Engine::~Engine() {
@@ -368,7 +378,7 @@ std::vector<Output> Engine::step() {
   }
   const bool launched = may_run_ahead() && launch(next_, true);
   const bool enqueued = launched && !next_.waits_for_tokens;
-  if (enqueued) sampler_->enqueue(next_);
+  if (enqueued) enqueue(next_);
   std::vector<Output> outputs = finish(current_);
   if (drafting_ && current_.alone && !launched && current_.num_tokens == std::ssize(current_.rows)) {
     draft_cost_.note(current_.num_tokens, clock_() - current_.began - drafting_seconds_);
@@ -381,11 +391,12 @@ std::vector<Output> Engine::step() {
     return outputs;
   }
   if (!enqueued) start_masks(next_);
-  commit(next_);
+  if (model_drafter_ == nullptr) commit(next_);
   if (!enqueued) {
     join_masks(next_);
-    if (next_.alive()) sampler_->enqueue(next_);
+    if (next_.alive()) enqueue(next_);
   }
+  if (model_drafter_ != nullptr) commit(next_);
   std::swap(current_, next_);
   return outputs;
 }
@@ -396,10 +407,27 @@ bool Engine::begin(Step& step) {
   if (!launch(step, false)) return false;
   step.alone = true;
   step.began = began;
-  commit(step);
+  if (model_drafter_ == nullptr) commit(step);
   join_masks(step);
-  sampler_->enqueue(step);
+  enqueue(step);
+  if (model_drafter_ != nullptr) commit(step);
   return true;
+}
+
+// Queues the sampling of a step, and behind it the first pass of the drafter.
+void Engine::enqueue(Step& step) {
+  sampler_->enqueue(step);
+  if (model_drafter_ != nullptr && queues_drafts()) model_drafter_->start(step);
+}
+
+// Whether a drafter's passes and the step that checks their drafts are queued before the host knows their tokens.
+bool Engine::queues_drafts() const {
+  return options_.async_scheduling && sampler_->can_run_ahead();
+}
+
+// Whether the pages of sequences without drafts are committed before the step is read.
+bool Engine::commits_early() const {
+  return model_drafter_ == nullptr || queues_drafts();
 }
 
 // Whether steps may be in flight while the caller does something else.
@@ -409,11 +437,12 @@ bool Engine::runs_ahead() const {
 
 // Whether the next step may be launched before the tokens of this one are known.
 bool Engine::may_run_ahead() const {
-  if (!runs_ahead() || model_drafter_ != nullptr) return false;
-  return std::ranges::none_of(current_.shares, [this](const Share& share) {
+  if (!runs_ahead()) return false;
+  const double least = model_drafter_ != nullptr ? least_model_probability_ : least_probability_;
+  return std::ranges::none_of(current_.shares, [&](const Share& share) {
     const Sequence* s = share.sequence;
-    return s != nullptr &&
-           (share.drafts > 0 || (drafting_ && (s->pace.ready() || (s->constraint_source && s->forced_pace.ready()))));
+    if (s == nullptr || share.drafts > 0) return s != nullptr;
+    return drafting_ && (s->pace.ready(least) || (s->constraint_source && s->forced_pace.ready(least_probability_)));
   });
 }
 
@@ -429,10 +458,15 @@ bool Engine::launch(Step& step, bool ahead) {
   step.shares = shares;
   step.outputs.resize(shares.size());
   const model::StepBatch& batch = builder_.build(step);
-  if (!ahead) start_masks(step);
+  const bool unread = model_drafter_ != nullptr && model_drafter_->has_unread();
+  if (!ahead && !unread) start_masks(step);
   {
     const trace::Span span("forward %lld tokens %zu seqs", static_cast<long long>(batch.num_tokens()), shares.size());
     model_->forward(batch, *pages_);
+  }
+  if (unread) {
+    read_drafts(step);
+    start_masks(step);
   }
   step.number = static_cast<uint64_t>(++steps_);
   step.num_tokens = batch.num_tokens();
@@ -452,6 +486,25 @@ bool Engine::launch(Step& step, bool ahead) {
     sequence.ends_in_flight = reaches_end(sequence, step.rows[i].position + 2);
   }
   return true;
+}
+
+// Reads the drafts that were sampled when the step was queued. The row of one that is no token, or that would end the
+// answer, is not used (see cut_drafts).
+void Engine::read_drafts(Step& step) {
+  model_drafter_->read_last();
+  note_drafting();
+  for (LogitRow& row : step.rows) {
+    Share& share = step.shares[row.share];
+    Sequence& sequence = *share.sequence;
+    if (sequence.draft_row < 0 || row.position + 1 != sequence.num_computed + share.count) continue;
+    sequence.draft_row = -1;
+    row.draft = sequence.drafts.back();
+    cut_drafts(sequence);
+    if (std::ssize(sequence.drafts) == share.drafts) continue;
+    row.sequence = nullptr;
+    row.sample = false;
+    share.dropped = 1;
+  }
 }
 
 // Lets the workers fill the masks of the rows whose sequences have constraints.
@@ -490,10 +543,11 @@ void Engine::join_masks(Step& step) {
 }
 
 // Tells the KV manager which positions the step has written to pages; work that is queued later may read them.
-// Which drafts are part of a sequence is known only when the step is read.
+// Which drafts are part of a sequence is known only when the step is read. What a drafter writes there must be queued.
 // REQUIRES: the tokens at these positions are known.
 void Engine::commit(const Step& step) {
-  if (model_drafter_ != nullptr) return;  // see finish()
+  if (!commits_early()) return;  // see finish()
+  if (model_drafter_ != nullptr) model_drafter_->catch_up(step.shares);
   for (const Share& share : step.shares) {
     if (share.sequence == nullptr || share.drafts > 0) continue;
     kv_.commit(share.sequence->table, share.sequence->tokens, share.sequence->num_computed);
@@ -519,9 +573,9 @@ std::vector<Output> Engine::finish(Step& step) {
   for (size_t s = 0; s < step.shares.size(); ++s) {
     if (step.shares[s].sequence != nullptr && step.shares[s].drafts > 0) settle_drafts(step.shares[s], step.outputs[s]);
   }
-  if (model_drafter_ != nullptr) model_drafter_->follow(step.shares);
+  if (model_drafter_ != nullptr) model_drafter_->follow(step);
   for (const Share& share : step.shares) {
-    if (share.sequence == nullptr || (share.drafts == 0 && model_drafter_ == nullptr)) continue;
+    if (share.sequence == nullptr || (share.drafts == 0 && commits_early())) continue;
     kv_.commit(share.sequence->table, share.sequence->tokens, share.sequence->num_computed);
     if (share.drafts > 0) kv_.trim(share.sequence->table, share.sequence->num_tokens());
   }
@@ -570,7 +624,7 @@ void Engine::draft(Sequence& sequence, int64_t most) {
   most = std::min({most, options_.speculation.num_tokens, longest - sequence.num_tokens() - 1});
   if (!drafting_ || most <= 0 || draft_forced(sequence, most)) return;
   if (model_drafter_ != nullptr) most = std::min(most, model_drafter_->max_length() - sequence.num_tokens());
-  if (most <= 0) return;
+  if (most <= 0 || (model_drafter_ != nullptr && current_.active())) return;  // its passes would come between two steps
   most = sequence.pace.next(most, model_drafter_ != nullptr ? least_model_probability_ : least_probability_);
   if (most == 0) return;
   if (model_drafter_ != nullptr) return sequence.drafts.assign(static_cast<size_t>(most), -1);  // made later, together
@@ -595,13 +649,17 @@ bool Engine::draft_forced(Sequence& sequence, int64_t most) {
   return sequence.drafts_forced;
 }
 
-// Drops the drafts from the first on that is no token or would end the answer.
+// Drops the drafts from the first on that is no token or would end the answer. One that is not known yet stays.
 void Engine::cut_drafts(Sequence& sequence) const {
   std::vector<int32_t>& drafts = sequence.drafts;
-  const auto end = std::ranges::find_if(drafts, [&](int32_t token) {
+  if (sequence.draft_row >= 0 && drafts.back() >= 0) sequence.draft_row = -1;  // it was replaced
+  const auto known = drafts.end() - (sequence.draft_row >= 0 ? 1 : 0);
+  const auto end = std::find_if(drafts.begin(), known, [&](int32_t token) {
     return token < 0 || token >= model_->config().vocab_size || ends_answer(sequence.params, token);
   });
+  if (end == known) return;
   drafts.erase(end, drafts.end());
+  sequence.draft_row = -1;
 }
 
 // Takes back what the step has computed of a sequence's rejected drafts, and counts the accepted ones.
@@ -609,13 +667,15 @@ void Engine::settle_drafts(const Share& share, const Output& output) {
   Sequence& sequence = *share.sequence;
   sequence.num_computed = sequence.num_tokens() - 1;
   const int64_t accepted = std::max<int64_t>(1, static_cast<int64_t>(output.tokens.size())) - 1;
-  (sequence.drafts_forced ? sequence.forced_pace : sequence.pace).note(share.drafts, accepted);
+  const int64_t drafts = share.drafts - share.dropped;
+  if (drafts == 0) return;
+  (sequence.drafts_forced ? sequence.forced_pace : sequence.pace).note(drafts, accepted);
   if (!sequence.drafts_forced) {
     constexpr double kWeight = 0.02;
     right_ += kWeight * ((accepted > 0 ? 1 : 0) - right_);
   }
   ++speculation_.drafts;
-  speculation_.draft_tokens += share.drafts;
+  speculation_.draft_tokens += drafts;
   speculation_.accepted_tokens += accepted;
   for (int64_t i = 0; i < accepted; ++i) ++speculation_.accepted_per_position[static_cast<size_t>(i)];
 }

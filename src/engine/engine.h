@@ -121,7 +121,8 @@ class Engine {
   void set_draft_tap(RowSampler::LogitsTap tap) { model_drafter_->set_tap(std::move(tap)); }
   // Replaces the clock, in seconds, by which the engine decides how many drafts are worth their time.
   void set_clock(std::function<double()> clock) { clock_ = std::move(clock); }
-  // Changes what a model has drafted for a sequence. REQUIRES: SpeculationOptions::with_model().
+  // Changes what a model has drafted for a sequence; -1 is a draft that is not known yet, and may stay.
+  // REQUIRES: SpeculationOptions::with_model().
   using DraftEdit = std::function<void(const Sequence&, std::vector<int32_t>& drafts)>;
   void set_draft_edit(DraftEdit edit) { draft_edit_ = std::move(edit); }
   // Turns drafts off and on again. REQUIRES: speculation is on.
@@ -135,6 +136,9 @@ class Engine {
          const EngineOptions& options, std::unique_ptr<model::Model> draft);
   bool begin(Step& step);
   bool launch(Step& step, bool ahead);
+  void enqueue(Step& step);
+  void read_drafts(Step& step);
+  void note_drafting();
   void start_masks(Step& step);
   void join_masks(Step& step);
   void commit(const Step& step);
@@ -144,6 +148,8 @@ class Engine {
   void draft(Sequence& sequence, int64_t most);
   bool draft_forced(Sequence& sequence, int64_t most);
   void cut_drafts(Sequence& sequence) const;
+  bool queues_drafts() const;
+  bool commits_early() const;
   bool runs_ahead() const;
   bool may_run_ahead() const;
   void settle_drafts(const Share& share, const Output& output);
@@ -180,6 +186,8 @@ class Engine {
   double least_probability_ = 0;        // of a draft in the step being scheduled, to be worth its row
   double least_model_probability_ = 0;  // the same, to be worth its row and the work of model_drafter_
   double drafting_seconds_ = 0, model_draft_seconds_ = 0;  // of model_drafter_: in this step, and per draft
+  double drafting_began_ = 0;                              // when it began to make the drafts of this step
+  int64_t most_drafts_ = 0;                                // of a sequence in this step
   double right_ = DraftPace::kFirstRight;                  // how often the first draft of a round was right of late
   SpeculationStats speculation_;
   Step current_, next_;

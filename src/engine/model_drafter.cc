@@ -14,8 +14,8 @@ ModelDrafter::ModelDrafter(Parts parts)
     : max_tokens_(parts.limits.max_tokens),
       max_length_(parts.max_length),
       page_size_(kv::main_block_size(parts.pages->layout())),
-      backend_(parts.backend),
       kv_(parts.kv),
+      backend_(parts.backend),
       model_(parts.model),
       pages_(std::move(parts.pages)),
       sampler_(make_row_sampler(parts.backend, parts.model, parts.limits.max_logit_rows)) {
@@ -63,6 +63,46 @@ void ModelDrafter::want(Sequence& sequence, int64_t position) {
   row.sample = row.guess = true;
 }
 
+size_t ModelDrafter::num_sampled(const Step& step, size_t share, size_t& first) {
+  const std::vector<LogitRow>& rows = step.rows;
+  while (first < rows.size() && (rows[first].share < share || (rows[first].share == share && !rows[first].sample))) {
+    ++first;
+  }
+  size_t end = first;
+  while (end < rows.size() && rows[end].share == share && rows[end].sequence != nullptr && rows[end].sample) ++end;
+  return end - first;
+}
+
+void ModelDrafter::add_sampled(const Step& step, size_t first, size_t count, int64_t position, int64_t wanted) {
+  for (size_t i = 0; i < count; ++i) {
+    const LogitRow& row = step.rows[first + i];
+    batch_.sampled_from_row.resize(batch_.tokens.size(), -1);
+    batch_.drafts.resize(batch_.tokens.size(), -1);
+    add_row(*row.sequence, position + static_cast<int64_t>(i), 0);
+    batch_.sampled_from_row.push_back(static_cast<int32_t>(first + i));
+    batch_.drafts.push_back(i == 0 ? -1 : row.draft);
+    if (i == 0) want(*row.sequence, wanted);
+  }
+}
+
+bool ModelDrafter::settle_start(const Step& step) {
+  if (step.number > started_) return false;
+  if (step.number < started_) return true;  // a later one was started as well
+  for (size_t i = 0; i < step_.rows.size(); ++i) {
+    LogitRow& row = step_.rows[i];
+    if (row.sequence == nullptr) continue;
+    const int64_t accepted = row.sequence->num_tokens() - 1 - row.position;
+    const int64_t at = batch_.wanted[i] + accepted;
+    if (accepted < 0 || at >= batch_.cu_seqlens_q[row.share + 1]) {  // it failed, or is too long
+      row.sequence = nullptr;
+      continue;
+    }
+    batch_.wanted[i] = static_cast<int32_t>(at);
+    row.position += accepted;
+  }
+  return true;
+}
+
 void ModelDrafter::add_pages() {
   for (const size_t g : groups_) {
     model::GroupBatch& group = batch_.groups[g];
@@ -81,6 +121,9 @@ void ModelDrafter::add_pages() {
 void ModelDrafter::run_batch() {
   if (batch_.num_tokens() == 0) return;
   add_pages();
+  if (!batch_.sampled_from_row.empty()) batch_.sampled_from_row.resize(batch_.tokens.size(), -1);
+  if (std::ranges::all_of(batch_.drafts, [](int32_t draft) { return draft < 0; })) batch_.drafts.clear();
+  if (!batch_.drafts.empty()) batch_.drafts.resize(batch_.tokens.size(), -1);
   model_.forward(batch_, *pages_);
 }
 
@@ -108,7 +151,7 @@ void ModelDrafter::sample() {
   read_samples(step_);
 }
 
-void ModelDrafter::sample_on(std::vector<int64_t> left) {
+void ModelDrafter::sample_on(std::vector<int64_t> left, bool unread) {
   std::vector<Sequence*> drafted;
   for (size_t i = 0; i < left.size(); ++i) {
     if (left[i] == 0) step_.rows[i].sequence = nullptr;
@@ -116,14 +159,50 @@ void ModelDrafter::sample_on(std::vector<int64_t> left) {
   }
   if (drafted.empty()) return;
   const bool queued = sampler_->can_run_ahead() && !sampler_->has_tap();
+  unread_ = queued && unread;
   enqueue_samples();
-  while (pass_on(left, queued)) {
+  while (pass_on(left, queued, unread_)) {
   }
   for (Sequence* sequence : drafted) end_drafts(*sequence);
+  if (!unread_) return;
+  for (size_t i = 0; i < last_.rows.size(); ++i) {
+    Sequence* sequence = last_.rows[i].sequence;
+    if (sequence == nullptr || last_.rows[i].position + 1 != sequence->num_tokens() + std::ssize(sequence->drafts)) {
+      continue;
+    }
+    sequence->drafts.push_back(-1);
+    sequence->draft_row = static_cast<int32_t>(i);
+  }
+}
+
+void ModelDrafter::read_last() {
+  if (!std::exchange(unread_, false)) return;
+  sampler_->read(last_);
+  for (size_t i = 0; i < last_.rows.size(); ++i) {
+    Sequence* sequence = last_.rows[i].sequence;
+    if (sequence != nullptr && sequence->draft_row == static_cast<int32_t>(i)) {
+      sequence->drafts.back() = last_.rows[i].token;
+    }
+  }
+}
+
+bool ModelDrafter::left_of_shares(std::span<const Share> shares, std::vector<int64_t>& left) const {
+  bool all = true;
+  left.assign(step_.rows.size(), 0);
+  for (const Share& share : shares) {
+    if (!wants_drafts(share)) continue;
+    const auto row = std::ranges::find(step_.rows, share.sequence, &LogitRow::sequence);
+    if (row == step_.rows.end() || row->position + 1 != share.sequence->num_tokens()) {
+      all = false;
+    } else {
+      left[static_cast<size_t>(row - step_.rows.begin())] = share.drafts;
+    }
+  }
+  return all;
 }
 
 // One more pass, if any row is wanted of it, and its samples; the tokens of the pass before it are read.
-bool ModelDrafter::pass_on(std::vector<int64_t>& left, bool queued) {
+bool ModelDrafter::pass_on(std::vector<int64_t>& left, bool queued, bool unread) {
   if (!queued) read_samples(step_);
   std::swap(step_, last_);
   last_wanted_ = batch_.wanted;
@@ -144,7 +223,7 @@ bool ModelDrafter::pass_on(std::vector<int64_t>& left, bool queued) {
       step_.rows, [](const LogitRow& row) { return sampling::looks_at_history(row.sequence->params); });
   if (queued && waits) read_samples(last_);
   if (more) enqueue_samples();
-  if (queued && !waits) read_samples(last_);
+  if (queued && !waits && (more || !unread)) read_samples(last_);
   return more;
 }
 
@@ -156,7 +235,36 @@ void ModelDrafter::end_drafts(Sequence& sequence) {
   for (size_t i = 0; i < sequence.drafts.size(); ++i) sequence.history.pop_output();
 }
 
-void DraftModelDrafter::propose(std::span<const Share> shares) {
+// The model computes the tokens that the step is sampling, for the sequences whose other tokens it has computed. Those
+// of accepted drafts it has computed before, to the same bits.
+void DraftModelDrafter::start(const Step& step) {
+  begin_batch();
+  started_ = step.number;
+  size_t first = 0;
+  for (size_t s = 0; s < step.shares.size(); ++s) {
+    const Share& share = step.shares[s];
+    const size_t count = num_sampled(step, s, first);
+    if (share.sequence == nullptr || share.drafts == 0 || count == 0) continue;
+    Sequence& sequence = *share.sequence;
+    const int64_t known = share.begin + share.count - share.drafts;
+    const int64_t end = known + static_cast<int64_t>(count);
+    if (sequence.num_drafted < known || end > max_length_ || !kv_.allocate_slots(sequence.table, end)) continue;
+    add_sampled(step, first, count, known, known + 1);
+  }
+  const trace::Span span("draft model starts %zu seqs", step_.shares.size());
+  run_batch();
+}
+
+void DraftModelDrafter::propose(std::span<const Share> shares, bool unread) {
+  if (std::vector<int64_t> left; left_of_shares(shares, left)) {
+    const trace::Span span("draft for %zu started seqs", left.size());
+    for (const Share& share : shares) {
+      if (!wants_drafts(share)) continue;
+      share.sequence->drafts.clear();
+      share.sequence->num_drafted = share.sequence->num_tokens();
+    }
+    return sample_on(std::move(left), unread);
+  }
   work_.clear();
   for (const Share& share : shares) {
     if (!wants_drafts(share)) continue;
@@ -169,7 +277,7 @@ void DraftModelDrafter::propose(std::span<const Share> shares) {
     if (run(work_)) {
       std::vector<int64_t> left;
       for (const Work& work : work_) left.push_back(work.samples);
-      return sample_on(std::move(left));
+      return sample_on(std::move(left), unread);
     }
     sample();
     std::erase_if(work_, [](const Work& work) {
@@ -189,16 +297,33 @@ bool DraftModelDrafter::must_follow(int64_t drafted, int64_t computed) const {
                              [&](int64_t offset) { return pages(computed - offset) > pages(drafted - offset); });
 }
 
-void DraftModelDrafter::follow(std::span<const Share> shares) {
+void DraftModelDrafter::add_work(Sequence& sequence) {
+  sequence.num_drafted = std::min(sequence.num_drafted, sequence.num_computed);  // without rejected drafts
+  const int64_t end = std::min(sequence.num_computed, max_length_);
+  if (must_follow(sequence.num_drafted, end)) work_.push_back({&sequence, end});
+}
+
+void DraftModelDrafter::catch_up(std::span<const Share> shares) {
   work_.clear();
   for (const Share& share : shares) {
-    if (share.sequence == nullptr) continue;
-    Sequence& sequence = *share.sequence;
-    sequence.num_drafted = std::min(sequence.num_drafted, sequence.num_computed);  // without rejected drafts
-    const int64_t end = std::min(sequence.num_computed, max_length_);
-    if (!must_follow(sequence.num_drafted, end)) continue;
-    work_.push_back({&sequence, end});
+    if (share.sequence != nullptr && share.drafts == 0) add_work(*share.sequence);
   }
+  if (work_.empty()) return;
+  const trace::Span span("draft model follows %zu seqs", work_.size());
+  run(work_);
+}
+
+void DraftModelDrafter::follow(const Step& step) {
+  const bool started = settle_start(step);
+  work_.clear();
+  for (const Share& share : step.shares) {
+    if (share.sequence == nullptr || (started && share.drafts == 0)) continue;
+    Sequence& sequence = *share.sequence;
+    const bool all = started && std::ranges::find(step_.rows, &sequence, &LogitRow::sequence) != step_.rows.end();
+    if (all) sequence.num_drafted = sequence.num_computed;
+    add_work(sequence);
+  }
+  if (work_.empty()) return;
   const trace::Span span("draft model follows %zu seqs", work_.size());
   run(work_);
 }
@@ -232,10 +357,40 @@ bool DraftModelDrafter::run(std::span<const Work> all) {
   return whole;
 }
 
-void AheadDrafter::follow(std::span<const Share> shares) {
+void AheadDrafter::start(const Step& step) {
+  begin_batch();
+  started_ = step.number;
+  int64_t first_row = 0;  // of the share in the target's step
+  size_t first = 0;
+  for (size_t s = 0; s < step.shares.size(); ++s) {
+    const Share& share = step.shares[s];
+    const int64_t rows = first_row;
+    first_row += share.count;
+    const size_t count = num_sampled(step, s, first);
+    if (share.sequence == nullptr) continue;
+    Sequence& sequence = *share.sequence;
+    const int64_t end = std::min(share.begin + share.count, max_length_);
+    const int64_t known = count > 0 ? share.begin + share.count - share.drafts - 1 : end;  // rows whose next token is
+    for (int64_t at = share.begin; at < std::min(known, end); ++at) {
+      add_row(sequence, at, sequence.tokens[static_cast<size_t>(at + 1)]);
+      batch_.hidden_rows.push_back(static_cast<int32_t>(rows + at - share.begin));
+    }
+    const int64_t sampled = std::min(static_cast<int64_t>(count), end - known);
+    if (sampled <= 0) continue;
+    add_sampled(step, first, static_cast<size_t>(sampled), known, known + 2);
+    for (int64_t i = 0; i < sampled; ++i) {
+      batch_.hidden_rows.push_back(static_cast<int32_t>(rows + known + i - share.begin));
+    }
+  }
+  const trace::Span span("layer ahead starts %zu seqs", step_.shares.size());
+  run_batch();
+}
+
+void AheadDrafter::follow(const Step& step) {
+  if (settle_start(step)) return;
   begin_batch();
   int64_t first_row = 0;  // of the share in the target's step
-  for (const Share& share : shares) {
+  for (const Share& share : step.shares) {
     const int64_t rows = first_row;
     first_row += share.count;
     if (share.sequence == nullptr) continue;
@@ -252,18 +407,15 @@ void AheadDrafter::follow(std::span<const Share> shares) {
   run_batch();
 }
 
-void AheadDrafter::propose(std::span<const Share> shares) {
-  // Of the rows that follow() has computed, those whose sequences go on with drafts now.
-  std::vector<int64_t> left(step_.rows.size());
+void AheadDrafter::propose(std::span<const Share> shares, bool unread) {
+  // Of the rows that start() or follow() has computed, those whose sequences go on with drafts now.
+  std::vector<int64_t> left;
+  left_of_shares(shares, left);
   for (const Share& share : shares) {
-    if (!wants_drafts(share)) continue;
-    share.sequence->drafts.clear();
-    const auto row = std::ranges::find(step_.rows, share.sequence, &LogitRow::sequence);
-    if (row == step_.rows.end() || row->position + 1 != share.sequence->num_tokens()) continue;
-    left[static_cast<size_t>(row - step_.rows.begin())] = share.drafts;
+    if (wants_drafts(share)) share.sequence->drafts.clear();
   }
   const trace::Span span("draft for %zu seqs", left.size());
-  sample_on(std::move(left));
+  sample_on(std::move(left), unread);
 }
 
 void AheadDrafter::add_draft(const LogitRow& row, int32_t at, int32_t token) {

@@ -96,8 +96,10 @@ class DraftPace {
   explicit DraftPace(double right = kFirstRight) : right_(right) {}
   // The number of drafts in the next step, at most `most`. Called once per step of the sequence.
   int64_t next(int64_t most, double least_probability = 0);
-  // Whether the next step may have drafts: there is no pause.
-  bool ready() const { return pause_ == 0; }
+  // Whether the next step may have drafts: there is no pause, and they are worth it or are to be tried.
+  bool ready(double least_probability = 0) const {
+    return pause_ == 0 && (right_ >= least_probability || not_worth_ % kProbe == 0);
+  }
   // What became of the drafts of a step that had any.
   void note(int64_t drafted, int64_t accepted);
 

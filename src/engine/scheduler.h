@@ -40,7 +40,8 @@ struct Share {
   Sequence* sequence = nullptr;
   int64_t count = 0;
   int64_t drafts = 0;
-  int64_t begin = 0;  // num_computed before the step, once it is launched
+  int64_t begin = 0;    // num_computed before the step, once it is launched
+  int64_t dropped = 0;  // of the drafts: what they are was known later, and that they cannot be accepted
 };
 
 // Owns the queues; the sequences belong to the engine. Engine thread. A running sequence holds one of max_num_seqs

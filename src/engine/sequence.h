@@ -84,6 +84,7 @@ struct Sequence {
   DraftPace forced_pace;        // of drafts that the constraint forces
   std::vector<int32_t> drafts;  // of the step being computed, see Share::drafts
   bool drafts_forced = false;   // they are from the constraint
+  int32_t draft_row = -1;       // row of the drafter's last pass that samples the last of them; -1: it is known
   int64_t num_drafted = 0;      // positions of which a draft model has its K and V in the pages (ModelDrafter)
 
   // Used by the scheduler only.

@@ -46,6 +46,11 @@ void StepBuilder::add_tokens(const Share& share) {
     const auto tokens = sequence.tokens.begin();
     batch_.tokens.insert(batch_.tokens.end(), tokens + begin, tokens + end - share.drafts);
     batch_.tokens.insert(batch_.tokens.end(), sequence.drafts.begin(), sequence.drafts.begin() + share.drafts);
+    if (sequence.draft_row >= 0) {  // the draft that a drafter is sampling
+      batch_.tokens.back() = 0;
+      batch_.sampled_from_row.resize(batch_.tokens.size() - 1, -1);
+      batch_.sampled_from_row.push_back(sequence.draft_row);
+    }
   } else {  // the token that the previous step is sampling
     QUIRE_CHECK(sequence.in_flight() && end == begin + 1);
     batch_.sampled_from_row.resize(batch_.tokens.size(), -1);

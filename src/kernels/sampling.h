@@ -352,3 +352,18 @@ struct TakeSampled {
   }
 };
 KERNEL(take_sampled, TakeSampled, TakeSampledParams, int, const int, const SampleResult)
+
+// Moves a wanted row over the rows whose drafts are the tokens before them. Grid: (wanted / threads, rounded up).
+struct SkipAccepted {
+  enum { kThreads = 256 };
+  typedef NoSmem Smem;
+  static FN void run(Ctx c, CONSTANT const SkipAcceptedParams& p, TGROUP Smem& sm, DEVICE int* wanted,
+                     DEVICE const int* tokens, DEVICE const int* drafts) {
+    const int i = (int)(c.tgx * kThreads + c.tid);
+    if (i >= p.count) return;
+    int row = wanted[i];
+    while (row + 1 < p.tokens && drafts[row + 1] >= 0 && drafts[row + 1] == tokens[row]) row++;
+    wanted[i] = row;
+  }
+};
+KERNEL(skip_accepted, SkipAccepted, SkipAcceptedParams, int, const int, const int)

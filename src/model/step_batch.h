@@ -50,7 +50,10 @@ struct StepBatch {
   // scheduled ahead): the row of the buffer or of that step. -1: an ordinary token. Empty: all are ordinary.
   std::vector<int32_t> embedding_rows;    // [tokens]
   std::vector<int32_t> sampled_from_row;  // [tokens]
-  std::vector<int32_t> token_types;       // [tokens], for models that have a table of them; empty: all are 0
+  // For a step that follows one with drafts before its tokens are known: the draft that the token before the row's own
+  // has to be, or -1. A wanted row then moves on to the last one whose drafts are right. Empty: none does.
+  std::vector<int32_t> drafts;       // [tokens]
+  std::vector<int32_t> token_types;  // [tokens], for models that have a table of them; empty: all are 0
 
   // For a layer ahead (AheadConfig): the row of each token's hidden state in the last step, of the target or, with
   // own_hidden, of the layer itself. Empty for other models.
@@ -68,7 +71,7 @@ struct StepBatch {
 
   // Empties the batch and keeps its memory for the next step.
   void clear() {
-    for (auto* ids : {&tokens, &positions, &cu_seqlens_q, &context_lens, &embedding_rows, &sampled_from_row,
+    for (auto* ids : {&tokens, &positions, &cu_seqlens_q, &context_lens, &embedding_rows, &sampled_from_row, &drafts,
                       &token_types, &hidden_rows, &wanted}) {
       ids->clear();
     }
@@ -86,7 +89,7 @@ struct StepBatch {
   size_t bytes() const {
     size_t total = tokens.size() * (sizeof(float) + sizeof(int32_t));
     for (const auto* ids :
-         {&tokens, &positions, &cu_seqlens_q, &context_lens, &sampled_from_row, &hidden_rows, &wanted}) {
+         {&tokens, &positions, &cu_seqlens_q, &context_lens, &sampled_from_row, &drafts, &hidden_rows, &wanted}) {
       total += ids->size() * sizeof(int32_t);
     }
     if (!adapters.empty()) total += 6 * (tokens.size() + wanted.size()) * sizeof(int32_t);
@@ -98,12 +101,12 @@ struct StepBatch {
     }
     return total;
   }
-  static size_t num_arrays(size_t groups) { return 15 + 5 * groups; }
+  static size_t num_arrays(size_t groups) { return 16 + 5 * groups; }
   size_t num_arrays() const { return num_arrays(groups.size()); }
   // The maximum of bytes() for this many tokens, sequences and groups, with block tables of these widths.
   static size_t most_bytes(int64_t tokens, int64_t seqs, size_t groups, const std::vector<int64_t>& table_widths) {
     const auto per_group = static_cast<int64_t>(groups);
-    int64_t total = tokens * static_cast<int64_t>(sizeof(float) + 18 * sizeof(int32_t));
+    int64_t total = tokens * static_cast<int64_t>(sizeof(float) + 19 * sizeof(int32_t));
     total += (2 * seqs + 1) * static_cast<int64_t>(sizeof(int32_t));
     total += per_group * (tokens * static_cast<int64_t>(sizeof(int64_t) + sizeof(int32_t)) +
                           2 * seqs * static_cast<int64_t>(sizeof(int32_t)));

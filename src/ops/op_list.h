@@ -46,12 +46,13 @@
   X(moe_experts, MoeExpertsArgs)
 
 // Ops that a backend may leave out; backend.h says how a model asks for them.
-#define QUIRE_OPTIONAL_OPS(X)     \
-  X(add_norm, AddNormArgs)        \
-  X(qkv_to_cache, QkvToCacheArgs) \
-  X(mla_to_cache, MlaToCacheArgs) \
-  X(sample, SampleArgs)           \
-  X(take_sampled, TakeSampledArgs)
+#define QUIRE_OPTIONAL_OPS(X)      \
+  X(add_norm, AddNormArgs)         \
+  X(qkv_to_cache, QkvToCacheArgs)  \
+  X(mla_to_cache, MlaToCacheArgs)  \
+  X(sample, SampleArgs)            \
+  X(take_sampled, TakeSampledArgs) \
+  X(skip_accepted, SkipAcceptedArgs)
 
 // QUIRE_OPS(QUIRE_OVERRIDE_OP) declares the overrides of all ops in a class derived from Backend.
 #define QUIRE_OVERRIDE_OP(name, Args, ...) void name(const Args& args) override;

@@ -76,4 +76,12 @@ struct TakeSampledArgs {
   std::span<const int32_t> rows;    // staged
 };
 
+// Moves each wanted row to the last one of its sequence whose drafts are right: from row r to r + 1, as long as
+// drafts[r + 1] is tokens[r]. It follows take_sampled() of the same step.
+struct SkipAcceptedArgs {
+  std::span<const int32_t> wanted;  // staged; changed on the device
+  std::span<const int32_t> tokens;  // staged
+  std::span<const int32_t> drafts;  // staged, one per token; -1: the row follows no draft
+};
+
 }  // namespace quire

@@ -99,7 +99,7 @@ TEST(Ahead, LogitsThatTheHostWantsChangeNoToken) {
   const AllSeen a = run_visits(*engine, plain), b = run_visits(*engine, wanting);
   for (const auto& [key, seen] : a) EXPECT_EQ(seen.tokens, b.at(key).tokens) << "request " << key.first;
   const auto vocab = static_cast<size_t>(engine->model().config().vocab_size);
-  EXPECT_EQ(b.at({1, 0}).logprobs.size(), 8 * (vocab + 1));
+  EXPECT_EQ(b.at({1, 0}).answer.logprobs.size(), 8 * (vocab + 1));
 }
 
 // The families on the emulator; if QUIRE_TEST_DEVICE names a device, golden_test runs all of them.

@@ -27,12 +27,9 @@ std::string config_with(const std::string& draft, int64_t tokens) {
 }
 
 std::vector<Visit> visits_for_drafts(int count, bool constraints) {
-  std::mt19937 rng(23);
-  std::vector<Visit> visits = random_visits(rng, count);
+  std::mt19937 rng(24);
+  std::vector<Visit> visits = random_stays(rng, count);
   for (Visit& visit : visits) {
-    visit.leaves_after = 0;  // a client that leaves may have received more tokens at once
-    if (rng() % 4 == 0) visit.request.params.min_p = 0.05;
-    if (rng() % 5 == 0) visit.request.params.prompt_logprobs = 1;
     if (!constraints) visit.request.constraint = nullptr;
   }
   return visits;
@@ -50,6 +47,7 @@ class DraftModel : public ::testing::TestWithParam<Pair> {
     const auto [target, draft] = GetParam();
     const bool same = std::string_view(target) == draft;
     options.max_model_len = "112";
+    options.seed = 4;  // of the requests without one
     const std::vector<Visit> visits = visits_for_drafts(visits_count, !same);
     const auto plain = make_engine(options);
     ASSERT_NE(plain, nullptr);
@@ -60,6 +58,7 @@ class DraftModel : public ::testing::TestWithParam<Pair> {
       options.speculative_config = config_with(draft, tokens);
       options.block_size = tokens % 3 == 0 ? 8 : 16;
       options.enable_prefix_caching = tokens % 4 != 3;
+      options.scheduling_policy = tokens % 3 == 1 ? "priority" : "fcfs";
       set_room(options, crowded);
       const auto engine = make_engine(options);
       ASSERT_NE(engine, nullptr);
@@ -162,6 +161,7 @@ class AheadLayer : public ::testing::TestWithParam<std::string> {
 TEST_P(AheadLayer, AnswersAreThoseWithoutIt) {
   llm::Options options = dummy_options(GetParam());
   options.max_model_len = "112";
+  options.seed = 4;  // of the requests without one
   const std::vector<Visit> visits = visits_for_drafts(10, true);
   const auto plain = make_engine(options);
   ASSERT_NE(plain, nullptr);
@@ -178,6 +178,7 @@ TEST_P(AheadLayer, AnswersAreThoseWithoutIt) {
     const engine::SpeculationStats stats = engine->stats().speculation;
     if (!crowded) {  // states of drafts take pages, too
       EXPECT_GT(stats.draft_tokens, 0) << what;
+      EXPECT_GT(engine->stats().prefix.hit_tokens, 0) << what;
     }
     EXPECT_EQ(engine->stats().kv_usage, 0) << what << ": pages were not given back";
   }

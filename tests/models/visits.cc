@@ -12,13 +12,17 @@
 namespace quire::testing {
 namespace {
 
+std::string difference(const SeenLogprobs& a, const SeenLogprobs& b, const std::string& what) {
+  if (a.ranks != b.ranks) return "ranks or listed tokens of the " + what + " differ";
+  if (a.logprobs.size() != b.logprobs.size()) return "the " + what + " has more logprobs";
+  const bool same = std::memcmp(a.logprobs.data(), b.logprobs.data(), a.logprobs.size() * sizeof(float)) == 0;
+  return same ? "" : "the logprobs of the " + what + " differ";
+}
+
 std::string difference(const Seen& a, const Seen& b) {
   if (a.tokens != b.tokens) return "the tokens differ";
-  if (a.ranks != b.ranks) return "ranks or listed tokens differ";
-  if (a.logprobs.size() != b.logprobs.size()) return "there are more logprobs";
-  if (std::memcmp(a.logprobs.data(), b.logprobs.data(), a.logprobs.size() * sizeof(float)) != 0) {
-    return "the logprobs differ";
-  }
+  if (const std::string other = difference(a.answer, b.answer, "answer"); !other.empty()) return other;
+  if (const std::string other = difference(a.prompt, b.prompt, "prompt"); !other.empty()) return other;
   if (a.finish != b.finish || a.stop_token != b.stop_token) return "they ended otherwise";
   return {};
 }
@@ -67,20 +71,35 @@ std::vector<Visit> random_visits(std::mt19937& rng, int count) {
   return visits;
 }
 
+std::vector<Visit> random_stays(std::mt19937& rng, int count) {
+  std::vector<Visit> visits = random_visits(rng, count);
+  for (Visit& visit : visits) {
+    visit.leaves_after = 0;
+    visit.request.priority = static_cast<int64_t>(rng() % 3);
+    sampling::SamplingParams& p = visit.request.params;
+    if (rng() % 4 == 0) p.min_p = 0.05;
+    if (rng() % 5 == 0) p.prompt_logprobs = 1;
+    if (rng() % 4 == 0) p.seed.reset();
+  }
+  return visits;
+}
 
 namespace {
+
+void note(const std::vector<sampling::TokenLogprob>& list, SeenLogprobs& seen) {
+  for (const sampling::TokenLogprob& entry : list) {
+    seen.logprobs.push_back(entry.logprob);
+    seen.ranks.push_back(entry.token);
+    seen.ranks.push_back(entry.rank);
+  }
+}
 
 void note(const engine::Output& output, Seen& seen) {
   EXPECT_EQ(seen.finish, engine::FinishReason::kNone) << "an output after the last";
   if (output.error) ADD_FAILURE() << output.error->message;
   seen.tokens.insert(seen.tokens.end(), output.tokens.begin(), output.tokens.end());
-  for (const auto& list : output.logprobs) {
-    for (const sampling::TokenLogprob& entry : list) {
-      seen.logprobs.push_back(entry.logprob);
-      seen.ranks.push_back(entry.token);
-      seen.ranks.push_back(entry.rank);
-    }
-  }
+  for (const auto& list : output.prompt_logprobs) note(list, seen.prompt);
+  for (const auto& list : output.logprobs) note(list, seen.answer);
   seen.finish = output.finish;
   seen.stop_token = output.stop_token;
 }

@@ -22,11 +22,16 @@ struct Visit {
   size_t leaves_after = 0;
 };
 
+// Listed tokens in order: their logprobs; ids and ranks in turn.
+struct SeenLogprobs {
+  std::vector<float> logprobs;
+  std::vector<int32_t> ranks;
+};
+
 // What a request's client received, per child.
 struct Seen {
   std::vector<int32_t> tokens;
-  std::vector<float> logprobs;
-  std::vector<int32_t> ranks;
+  SeenLogprobs answer, prompt;
   engine::FinishReason finish = engine::FinishReason::kNone;
   std::optional<int32_t> stop_token;
 };
@@ -35,6 +40,10 @@ using AllSeen = std::map<std::pair<size_t, int32_t>, Seen>;  // by request and c
 
 // Requests with settings of all kinds, ends, constraints and clients that leave.
 std::vector<Visit> random_visits(std::mt19937& rng, int count);
+
+// The same for engines with drafts: nobody leaves, because a client may receive more tokens at once; some have
+// priorities, prompt logprobs, min_p, or no seed. REQUIRES: the engines have the same seed.
+std::vector<Visit> random_stays(std::mt19937& rng, int count);
 
 // Runs them to the end; `added` learns the id of each request.
 AllSeen run_visits(engine::Engine& engine, const std::vector<Visit>& visits,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The whole server in one process, for the sanitizers: a storm of good, impatient, slow and broken clients with too few
-// pages. Every answer that arrives whole equals the one given alone, and nothing is left behind.
+// pages. Every answer that arrives whole equals the one given alone, and nothing is left behind. With
+// QUIRE_STORM_REQUESTS=625 it is a soak of 5,000 requests per case.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -9,6 +10,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <random>
 #include <string>
@@ -22,7 +24,11 @@ namespace quire {
 namespace {
 
 constexpr int kClients = 8;
-constexpr int kRequestsPerClient = 60;
+// How many requests each client makes.
+int requests_per_client(int usual) {
+  const char* number = std::getenv("QUIRE_STORM_REQUESTS");
+  return number != nullptr ? std::atoi(number) : usual;
+}
 
 llm::Options tiny(int64_t pages, bool prefix_caching) {
   llm::Options options;
@@ -180,9 +186,9 @@ int open_files() {
 }
 
 // One client: mostly good requests, some of them broken off, and some garbage.
-void live(uint16_t port, int number, std::vector<std::pair<Ask, Answer>>& answers) {
+void live(uint16_t port, int number, int requests, std::vector<std::pair<Ask, Answer>>& answers) {
   std::mt19937_64 rng(static_cast<uint64_t>(number) * 977 + 5);
-  for (int i = 0; i < kRequestsPerClient; ++i) {
+  for (int i = 0; i < requests; ++i) {
     const Ask ask = draw(rng);
     const uint64_t kind = rng() % 10;
     const Client client(port);
@@ -205,11 +211,20 @@ void live(uint16_t port, int number, std::vector<std::pair<Ask, Answer>>& answer
   }
 }
 
-class Storm : public testing::TestWithParam<int64_t> {};  // the number of engines
+struct Weather {
+  const char* name;
+  int64_t engines = 1;
+  int requests = 60;  // of each client
+  std::string speculative_config = "";
+};
+class Storm : public testing::TestWithParam<Weather> {};
 
 TEST_P(Storm, AnswersAreThoseGivenAlone) {
+  const auto& [name, engines, usual, speculation] = GetParam();
+  const int requests = requests_per_client(usual);
   llm::Options several = tiny(20, true);
-  several.engines = GetParam();
+  several.engines = engines;
+  several.speculative_config = speculation;
   auto loaded = llm::Llm::load(several);
   ASSERT_TRUE(loaded.ok()) << loaded.error().message;
   metrics::ServerMetricsOptions series;
@@ -218,7 +233,7 @@ TEST_P(Storm, AnswersAreThoseGivenAlone) {
   metrics::ServerMetrics metrics(series);
   series.engine = 1;
   metrics::ServerMetrics second(series, metrics);
-  std::vector<llm::AsyncOptions> async(static_cast<size_t>(GetParam()));
+  std::vector<llm::AsyncOptions> async(static_cast<size_t>(several.engines));
   async.back().metrics = &second;
   async.front().metrics = &metrics;
   auto owned = std::make_unique<llm::ParallelLlm>(std::move(*loaded), async);
@@ -240,7 +255,7 @@ TEST_P(Storm, AnswersAreThoseGivenAlone) {
   std::vector<std::vector<std::pair<Ask, Answer>>> answers(kClients);
   std::vector<std::thread> clients;
   for (int i = 0; i < kClients; ++i) {
-    clients.emplace_back([&, i] { live((*server)->port(), i, answers[static_cast<size_t>(i)]); });
+    clients.emplace_back([&, i] { live((*server)->port(), i, requests, answers[static_cast<size_t>(i)]); });
   }
   for (std::thread& client : clients) client.join();
 
@@ -255,7 +270,10 @@ TEST_P(Storm, AnswersAreThoseGivenAlone) {
   EXPECT_TRUE(quiet()) << "running " << llm.stats().running << ", pages in use " << llm.stats().kv_usage
                        << ", connections " << (*server)->num_connections() << ", load " << host.shared().load << ", files "
                        << open_files() << " after " << files_before;
-  if (GetParam() == 1) {  // two engines have twice the pages
+  if (!several.speculative_config.empty()) {
+    EXPECT_GT(llm.stats().speculation.draft_tokens, 0);
+  }
+  if (several.engines == 1) {  // two engines have twice the pages
     EXPECT_GT(llm.stats().preemptions, 0) << "the pool was not small enough to test anything";
   }
 
@@ -268,7 +286,7 @@ TEST_P(Storm, AnswersAreThoseGivenAlone) {
       ++compared;
     }
   }
-  EXPECT_GT(compared, size_t{kClients * kRequestsPerClient / 3});
+  EXPECT_GT(compared, static_cast<size_t>(kClients * requests / 3));
 
   // Stopping under load: remaining clients are disconnected, and stop() returns.
   const Client last((*server)->port());
@@ -280,7 +298,15 @@ TEST_P(Storm, AnswersAreThoseGivenAlone) {
   (*server)->stop();
 }
 
-INSTANTIATE_TEST_SUITE_P(Engines, Storm, testing::Values(1, 2));
+INSTANTIATE_TEST_SUITE_P(
+    Engines, Storm,
+    testing::Values(Weather{"One"}, Weather{"Two", 2},
+                    Weather{"Lookup", 1, 20, R"({"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1,
+                                                 "prompt_lookup_max": 3})"},
+                    Weather{"Suffix", 1, 20, R"({"method": "suffix", "suffix_decoding_max_spec_factor": 2})"},
+                    Weather{"DraftModel", 1, 20,
+                            R"({"num_speculative_tokens": 3, "model": ")" + tiny(0, true).model.string() + "\"}"}),
+    [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
 }  // namespace quire

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "backend/gpu/device_failure.h"
 #include "backend/gpu/grid_math.h"
@@ -271,11 +272,25 @@ TakeSampledArgs DeviceSampler::take_pending_tokens() {
   return args;
 }
 
-void DeviceSampler::fill_pending_tokens() {
-  const TakeSampledArgs args = take_pending_tokens();
-  const TakeSampledParams p{static_cast<int>(args.tokens.size())};
-  launcher_.launch(KernelId::kTakeSampled, p, {args.tokens.data(), args.rows.data(), last_results()},
-                   {grid_div(p.count, 256)}, 256);
+void DeviceSampler::set_pending_rows(const SkipAcceptedArgs& args) {
+  QUIRE_CHECK(args.tokens.size() == args.drafts.size() && !args.wanted.empty() && pending_tokens_ && !pending_rows_);
+  pending_rows_ = args;
+}
+
+// A launch first fills in what waits, so nothing may wait any more when the first of these is made.
+void DeviceSampler::fill_pending() {
+  const auto tokens = std::exchange(pending_tokens_, std::nullopt);
+  const auto rows = std::exchange(pending_rows_, std::nullopt);
+  if (tokens) {
+    const TakeSampledParams p{static_cast<int>(tokens->tokens.size())};
+    launcher_.launch(KernelId::kTakeSampled, p, {tokens->tokens.data(), tokens->rows.data(), last_results()},
+                     {grid_div(p.count, 256)}, 256);
+  }
+  if (rows) {
+    const SkipAcceptedParams p{static_cast<int>(rows->wanted.size()), static_cast<int>(rows->tokens.size())};
+    launcher_.launch(KernelId::kSkipAccepted, p, {rows->wanted.data(), rows->tokens.data(), rows->drafts.data()},
+                     {grid_div(p.count, 256)}, 256);
+  }
 }
 
 }  // namespace quire::gpu

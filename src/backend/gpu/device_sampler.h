@@ -34,8 +34,11 @@ class DeviceSampler {
   // Token ids of the next step that the last one has sampled. They wait until the step's arrays are on the device.
   void set_pending_tokens(const TakeSampledArgs& args);
   const std::optional<TakeSampledArgs>& pending_tokens() const { return pending_tokens_; }
-  // Fills them in, by a launch of its own.
-  void fill_pending_tokens();
+  // The same for wanted rows, which depend on these tokens.
+  void set_pending_rows(const SkipAcceptedArgs& args);
+  bool has_pending_rows() const { return pending_rows_.has_value(); }
+  // Fills in what waits, by launches of their own.
+  void fill_pending();
   // For a launch that fills them in beside other work: they wait no longer.
   TakeSampledArgs take_pending_tokens();
   // What the last finished step has sampled, on the device.
@@ -77,6 +80,7 @@ class DeviceSampler {
   Scratch saved_;                                                        // logits before edits
   int64_t rows_ = 0, rows_of_a_call_ = 0, chunks_ = 0;
   std::optional<TakeSampledArgs> pending_tokens_;
+  std::optional<SkipAcceptedArgs> pending_rows_;
 };
 
 }  // namespace quire::gpu

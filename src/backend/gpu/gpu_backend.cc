@@ -149,7 +149,8 @@ void GpuBackend::begin_step(bool beside) {
   QUIRE_CHECK(!recorder_.recording());
   if (watch_ != nullptr) watch_->begin_step();
   staging_.begin(beside);
-  QUIRE_CHECK(!sampler_.pending_tokens(), "a step began before the one before it had run");
+  QUIRE_CHECK(!sampler_.pending_tokens() && !sampler_.has_pending_rows(),
+              "a step began before the one before it had run");
   joined_.forget_logits();
 }
 
@@ -203,10 +204,10 @@ void GpuBackend::before_launch() {
   joined_.forget_logits();
 }
 
-// Queues what the step's kernels read: its arrays, and the token ids that the last step has sampled.
+// Queues what the step's kernels read: its arrays, and what follows from the tokens that the last step has sampled.
 void GpuBackend::finish_staging() {
   staging_.upload();
-  if (sampler_.pending_tokens()) sampler_.fill_pending_tokens();
+  sampler_.fill_pending();
 }
 
 void GpuBackend::synchronise() {

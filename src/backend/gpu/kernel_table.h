@@ -98,6 +98,7 @@
   X(SampleDraws, "sample_draws", kNoType, SampleParams)                        \
   X(SampleRows, "sample_rows", kNoType, SampleParams)                          \
   X(TakeSampled, "take_sampled", kNoType, TakeSampledParams)                   \
+  X(SkipAccepted, "skip_accepted", kNoType, SkipAcceptedParams)                \
   QUIRE_HOPPER_KERNELS(X)
 
 // The kernels of kernels/cuda, which only a build for sm_90a has: a backend works without them.

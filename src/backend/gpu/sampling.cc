@@ -28,4 +28,9 @@ void GpuBackend::take_sampled(const TakeSampledArgs& args) {
   sampler_.set_pending_tokens(args);
 }
 
+void GpuBackend::skip_accepted(const SkipAcceptedArgs& args) {
+  QUIRE_CHECK(!recorder_.recording());
+  sampler_.set_pending_rows(args);
+}
+
 }  // namespace quire::gpu

@@ -442,5 +442,30 @@ TEST(GpuSampling, TokensOfTheStepBeforeGoIntoTheNext) {
   EXPECT_EQ(got, (std::vector<int32_t>{7, found.rows[2].token, 8, found.rows[0].token, found.rows[1].token}));
 }
 
+// A wanted row moves over the drafts that the tokens before them are, and not into the rows of another sequence.
+TEST(GpuSampling, WantedRowsMoveOverAcceptedDrafts) {
+  const SamplingCase c = make_case(100, 4, 56, 2.0f, 0);
+  const Results found = sample(c, 0, 4, 0);
+  const auto token = [&](size_t row) { return found.rows[row].token; };
+  TestDevice& device = test_device();
+  GpuBackend& gpu = device.ops();
+  gpu.begin_step();
+  // The first sequence has two right drafts of two, the second a wrong and a right one, the third none.
+  const std::vector<int32_t> rows = {0, 1, 2, 1, 3, 2, 3},
+                             drafts = {-1, token(0), token(1), -1, token(1) + 1, token(3), -1};
+  const std::vector<int32_t> tokens(rows.size(), 0), wanted = {0, 3, 6};
+  const auto stage = [&](const std::vector<int32_t>& values) {
+    return std::span(static_cast<const int32_t*>(gpu.stage(std::as_bytes(std::span(values)))), values.size());
+  };
+  const auto wanted_there = stage(wanted), tokens_there = stage(tokens);
+  gpu.take_sampled({tokens_there, stage(rows)});
+  gpu.skip_accepted({wanted_there, tokens_there, stage(drafts)});
+  gpu.synchronise();
+  const std::vector<uint8_t> bytes = device.get(wanted_there.data(), wanted_there.size_bytes());
+  std::vector<int32_t> got(wanted.size());
+  std::memcpy(got.data(), bytes.data(), bytes.size());
+  EXPECT_EQ(got, (std::vector<int32_t>{2, 3, 6}));
+}
+
 }  // namespace
 }  // namespace quire::gpu

@@ -112,6 +112,10 @@ struct SampleTopResult {
 struct TakeSampledParams {
   int count;
 };
+struct SkipAcceptedParams {
+  int count;   // wanted rows
+  int tokens;  // of the step
+};
 
 // Parameters of kernels/cuda/stage_step.cuh.
 enum { kStageStepThreads = 256 };

@@ -345,12 +345,15 @@ void DecoderModel::stage(const StepBatch& batch) {
       list->staged.runs = staged(list->runs);
     }
   }
-  // This comes last, so that the other arrays of a recorded step keep their addresses. The tokens are filled in before
-  // the step runs.
+  // These come last, so that the other arrays of a recorded step keep their addresses. The tokens are filled in, and
+  // wanted rows moved, before the step runs.
   const std::span<const int32_t> rows = staged(batch.sampled_from_row);
+  const std::span<const int32_t> drafts = staged(batch.drafts);
   if (rows.empty()) return;
   // Rank 0 samples, and tells the others.
   if (config_.share.leads()) backend_.take_sampled({step_.tokens, rows});
+  QUIRE_CHECK(drafts.empty() || (ranks_.all == nullptr && num_wanted_ < batch.num_tokens()));
+  if (!drafts.empty()) backend_.skip_accepted({step_.wanted, step_.tokens, drafts});
   if (ranks_.all == nullptr) return;
   ranks_.all->broadcast(const_cast<int32_t*>(step_.tokens.data()), step_.tokens.size_bytes(), 0);
 }

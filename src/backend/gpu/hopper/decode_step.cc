@@ -400,7 +400,8 @@ KnownLargest JoinedStep::largest_logits(const SampleArgs& args) const {
 bool JoinedStep::stage_with_tokens(Staging& staging, DeviceSampler& sampler) {
   constexpr size_t kMostBytes = 16 << 10;
   const Staging::Pending arrays = staging.pending();
-  if (!sampler.pending_tokens() || !arrays.whole || arrays.bytes > kMostBytes) return false;
+  if (!sampler.pending_tokens() || sampler.has_pending_rows()) return false;
+  if (!arrays.whole || arrays.bytes > kMostBytes) return false;
   const TakeSampledArgs tokens = sampler.take_pending_tokens();
   staging.mark_uploaded();
   const StageStepParams p{static_cast<int>(arrays.bytes / 16), static_cast<int>(tokens.tokens.size())};
