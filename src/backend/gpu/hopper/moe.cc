@@ -13,7 +13,9 @@ namespace {
 
 constexpr int64_t kSortGroups = 128;  // threadgroups of the sort; each copies a part of the rows
 // Choices per expert, on average, from which on quantised experts become plain ones first, and bytes of those at once.
-constexpr int64_t kDequantisedChoices = 32;
+// MXFP4 in tiles of 16 rows costs a quarter of other types, so that several tiles of an expert are better than to
+// expand.
+constexpr int64_t kDequantisedChoices = 32, kDequantisedFp4Choices = 64;
 constexpr int64_t kExpandedBytes = int64_t{512} << 20;
 // Shared memory of the two products of few rows in MXFP4, at least.
 constexpr int64_t kFp4FirstBytes = 118 << 10, kFp4SecondBytes = 102 << 10;
@@ -31,9 +33,15 @@ int64_t tiles_for(int64_t choices, int64_t experts, int64_t tile_rows) {
   return choices / tile_rows + std::min(experts, choices);
 }
 
+bool in_fp4(const MoeExpertsArgs& args) {
+  return args.gate_up[0]->dtype() == DType::kMXFP4 && args.down[0]->dtype() == DType::kMXFP4 &&
+         args.x.dtype == DType::kBF16;
+}
+
 // Whether quantised experts become plain ones first.
 bool dequantises(const MoeExpertsArgs& args) {
-  return args.x.rows * args.k >= kDequantisedChoices * static_cast<int64_t>(args.gate_up.size());
+  const int64_t from = in_fp4(args) ? kDequantisedFp4Choices : kDequantisedChoices;
+  return args.x.rows * args.k >= from * static_cast<int64_t>(args.gate_up.size());
 }
 
 KernelId plain_kernel(int64_t rows) {
@@ -264,7 +272,7 @@ bool moe_experts(GpuBackend& gpu, const MoeExpertsArgs& args, const Experts& gat
   if (args.x.cols % 8 != 0 || !on_16_bytes(args.x) || args.x.stride > INT32_MAX) return false;
   const int64_t choices = args.x.rows * args.k, inner = down.weight.k;
   const bool plain = (is_plain(gate_up, type) && is_plain(down, type)) || dequantises(args);
-  const int64_t tile_rows = tile_rows_for(choices, experts, plain ? 128 : 64);
+  const int64_t tile_rows = tile_rows_for(choices, experts, plain ? 128 : in_fp4(args) ? kHopperFp4Rows : 64);
   const int64_t tiles = tiles_for(choices, experts, tile_rows), rows = tiles * tile_rows;
   const int64_t tables = table_bytes(choices, tiles), columns = args.x.cols;
   const bool adapted = args.lora != nullptr;
