@@ -123,6 +123,13 @@ void ParallelLlm::add(engine::EngineStats& sum, const engine::EngineStats& one) 
   sum.prefix.requests += one.prefix.requests;
   sum.prefix.queried_tokens += one.prefix.queried_tokens;
   sum.prefix.hit_tokens += one.prefix.hit_tokens;
+  engine::SpeculationStats& drafts = sum.speculation;
+  drafts.drafts += one.speculation.drafts;
+  drafts.draft_tokens += one.speculation.draft_tokens;
+  drafts.accepted_tokens += one.speculation.accepted_tokens;
+  const std::vector<int64_t>& accepted = one.speculation.accepted_per_position;
+  drafts.accepted_per_position.resize(std::max(drafts.accepted_per_position.size(), accepted.size()));
+  for (size_t i = 0; i < accepted.size(); ++i) drafts.accepted_per_position[i] += accepted[i];
 }
 
 engine::EngineStats ParallelLlm::stats() const {

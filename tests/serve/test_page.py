@@ -413,9 +413,14 @@ def test_one_prompt_alone_and_in_a_crowd_with_the_keyboard_alone(start, page):
     page.value("document.getElementById('prompt').select()")
     page.type("Tell me about pages.")
     page.value("window.most = 0; setInterval(() => (most = Math.max(most, parseInt(document.getElementById('queue').textContent))), 5); 1")
-    page.press("Enter")
-    page.until("document.getElementById('verdict').className")
-    assert page.value("document.getElementById('verdict').textContent").startswith("Same bits: "), page.value("document.body.innerText")
+    for _ in range(4):  # how often the page hears from the server depends on how busy that is
+        page.value("document.getElementById('verdict').className = ''")
+        page.press("Enter")
+        page.until("document.getElementById('verdict').className")
+        assert page.value("document.getElementById('verdict').textContent").startswith("Same bits: "), page.value("document.body.innerText")
+        if page.value("most") > 1:
+            break
+        page.tab_to("prompt")
     alone, beside = page.value("[...document.querySelectorAll('#runs article')].map((run) => ({title: run.querySelector('h3').textContent, "
                                "text: run.querySelector('.body').textContent, receipt: run.querySelector('.receipt').textContent, "
                                "squares: [...run.querySelectorAll('.strip i')].map((square) => square.title)}))")
