@@ -13,8 +13,7 @@ namespace {
 
 constexpr int64_t kSortGroups = 128;  // threadgroups of the sort; each copies a part of the rows
 // Choices per expert, on average, from which on quantised experts become plain ones first, and bytes of those at once.
-// MXFP4 in tiles of 16 rows costs a quarter of other types, so that several tiles of an expert are better than to
-// expand.
+// MXFP4 has a kernel of its own for tiles of 16 rows; several of them cost less than to expand an expert.
 constexpr int64_t kDequantisedChoices = 32, kDequantisedFp4Choices = 64;
 constexpr int64_t kExpandedBytes = int64_t{512} << 20;
 // Shared memory of the two products of few rows in MXFP4, at least.
