@@ -220,7 +220,7 @@ INSTANTIATE_TEST_SUITE_P(Adapters, LoraSameBits,
 
 // Every rank of a GPU arranges its own part of an adapter.
 TEST(LoraRanks, OnGpusHaveTheBitsOfOne) {
-  for (const char* name : {"llama-patterns", "phi3"}) {
+  for (const char* name : {"llama-patterns", "phi3", "glm4-moe"}) {
     const json::Value expected = golden(name);
     llm::Options options = lora_options(expected);
     options.device = device_of_gpu_ranks();
