@@ -88,9 +88,10 @@ Plan quick_plan() {
 
 Result<Plan> plan_of(const KernelOptions& o) {
   Plan out = o.quick ? quick_plan() : usual_plan();
-  if (!o.rows.empty()) out.rows = o.rows;
+  if (!o.rows.empty()) out.rows = out.quantised_rows = o.rows;
   if (!o.shapes.empty()) {
     QUIRE_ASSIGN(out.shapes, shapes_of(o));
+    out.quantised_shapes = out.shapes;
   }
   if (!o.types.empty()) {
     QUIRE_ASSIGN(out.quantised, types_of(o.types, {}, true));

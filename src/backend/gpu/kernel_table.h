@@ -122,6 +122,7 @@
   X(HopperQuantisedM16, "hopper_linear_#_quantised_m16", kHopper16Bits, HopperQuantisedParams)                        \
   X(HopperQuantisedM32, "hopper_linear_#_quantised_m32", kHopper16Bits, HopperQuantisedParams)                        \
   X(HopperQuantisedM64, "hopper_linear_#_quantised_m64", kHopper16Bits, HopperQuantisedParams)                        \
+  X(HopperQuantisedFew, "hopper_linear_#_quantised_few", kHopper16Bits, HopperQuantisedParams)                        \
   X(HopperMoeSort, "hopper_moe_sort", kHopperNoType, HopperMoeSortParams)                                             \
   X(HopperMoeR8, "hopper_moe_#_r8", kHopper16Bits, HopperMoeParams)                                                   \
   X(HopperMoeR16, "hopper_moe_#_r16", kHopper16Bits, HopperMoeParams)                                                 \

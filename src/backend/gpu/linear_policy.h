@@ -24,6 +24,7 @@ inline constexpr int kHopperFewRows = 32;  // the most rows of linear_few and li
 // 4096x4096, the portable kernel 176 us.
 inline constexpr int64_t kLibraryRowsQuantised = 65;
 inline constexpr int kHopperQuantisedRows = 64;
+inline constexpr int kHopperQuantisedFewRows = 8;  // the most rows of linear_quantised_few
 // Rows up to which linear_quantised computes an RMS norm itself; for more a launch of its own is faster.
 inline constexpr int kHopperQuantisedNormRows = 2;
 // Elements of a quantised weight that are dequantised at a time for the library: 128 MiB.

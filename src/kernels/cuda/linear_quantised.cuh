@@ -18,69 +18,8 @@
 #pragma once
 
 #include "kernels/cuda/linear_chain.cuh"
-#include "kernels/linear_weight.h"
-#include "kernels/norm_sum.h"
-#include "kernels/params/hopper_quantised.h"
+#include "kernels/cuda/quantised_codes.cuh"
 
-// ---- from sixteen codes to T ----
-
-// Selects four of the eight bytes of a and b by nibbles; a nibble of 8 or more gives the sign of that byte, eight
-// times.
-HOPPER_FN uint hopper_bytes(uint a, uint b, uint nibbles) {
-  uint r;
-  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(nibbles));
-  return r;
-}
-
-// Spreads the four 2-bit fields in the low byte of x to the low bits of four bytes.
-HOPPER_FN uint hopper_spread_pairs(uint x) {
-  const uint t = (x | x << 12) & 0x000f000fu;
-  return (t | t << 6) & 0x03030303u;
-}
-
-// Looks up four entries of a table of 16 bytes, by the four nibbles in the low half of `codes`.
-HOPPER_FN uint hopper_look_up(const uint* values, uint codes) {
-  const uint upper = codes & 0x8888u, index = codes & 0x7777u;
-  // Nibble 9 gives the sign of byte 1, nibble 0 gives byte 0.
-  const uint mask = hopper_bytes(0x00008000u, 0, upper | upper >> 3);
-  return (hopper_bytes(values[0], values[1], index) & ~mask) | (hopper_bytes(values[2], values[3], index) & mask);
-}
-
-// Unpacks a step: code 4 j + i goes to byte i of c[j]. The entries of a table are signed bytes; here they are offset by
-// 128.
-template <int Low, int High, bool Table>
-HOPPER_FN void hopper_codes(const uint* values, const WeightRaw& raw, uint (&c)[4]) {
-  if (Table) {
-    UNROLL for (int j = 0; j < 2; j++) {
-      const uint even = hopper_look_up(values, raw.low[j]), odd = hopper_look_up(values, raw.low[j] >> 16);
-      c[j] = __byte_perm(even, odd, 0x6420) ^ 0x80808080u;
-      c[j + 2] = __byte_perm(even, odd, 0x7531) ^ 0x80808080u;
-    }
-  }
-  UNROLL for (int j = 0; j < 4 && !Table; j++) {
-    if (Low == 8) c[j] = raw.low[j];
-    if (Low == 4) c[j] = (raw.low[j & 1] >> (j & 2) * 2) & 0x0f0f0f0fu;
-    if (Low == 2) c[j] = hopper_spread_pairs((raw.low[0] >> 8 * j) & 255u);
-    // The multiplication moves the four bits seven places apart.
-    if (High == 1) c[j] |= (((raw.high >> 4 * j) & 15u) * (0x00204081u << Low)) & (0x01010101u << Low);
-    if (High == 2) c[j] |= hopper_spread_pairs((raw.high >> 8 * j) & 255u) << Low;
-  }
-}
-
-// A value that is the same in all lanes, and that the compiler will not recompute where it is used, which would delay a
-// chain.
-HOPPER_FN uint hopper_kept(uint x) {
-  return __shfl_sync(0xffffffffu, x, 0);
-}
-
-HOPPER_FN bool hopper_barrier_ready(uint barrier, uint parity) {
-  uint ready;
-  asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
-               : "=r"(ready)
-               : "r"(barrier), "r"(parity)
-               : "memory");
-  return ready != 0;
-}
 // For a warp that has time: one lane polls, with pauses. Polling uses shared-memory bandwidth that the chains need.
 HOPPER_FN void hopper_barrier_wait_calmly(uint barrier, uint parity, int lane) {
   if (lane == 0) {
@@ -88,122 +27,6 @@ HOPPER_FN void hopper_barrier_wait_calmly(uint barrier, uint parity, int lane) {
   }
   __syncwarp();
 }
-
-// The parts of one chunk in shared memory, as an unpacking warp reads them.
-struct HopperRawChunk {
-  const uchar *low, *high, *heads, *subs;
-};
-
-template <int Low, int High>
-HOPPER_FN void hopper_fetch(const HopperRawChunk& chunk, int at, WeightRaw& raw) {
-  if (Low == 8) *(uint4*)raw.low = ((const uint4*)chunk.low)[at];
-  if (Low == 4) *(uint2*)raw.low = ((const uint2*)chunk.low)[at];
-  if (Low == 2) raw.low[0] = ((const uint*)chunk.low)[at];
-  if (High == 1) raw.high = ((const ushort*)chunk.high)[at];
-  if (High == 2) raw.high = ((const uint*)chunk.high)[at];
-}
-
-// Scale and minimum of step 2 * pair, or (`second`) of the one after it. `head`: the number of the group in the chunk.
-template <int Scheme, int SubShift>
-HOPPER_FN WeightScale hopper_scale(const HopperRawChunk& chunk, int pair, int second, int head, int r) {
-  WeightParams w = {};
-  w.scheme = Scheme;
-  WeightRaw raw;
-  raw.head = raw.second = raw.sub = 0;
-  if (Scheme == kSchemeScale) raw.head = ((const ushort*)chunk.heads)[pair * 16 + r];
-  if (Scheme == kSchemeScaleMin) raw.head = ((const uint*)chunk.heads)[pair * 16 + r];
-  if (Scheme == kSchemeExponent) raw.head = chunk.heads[pair * 16 + r];
-  if (Scheme == kSchemeGroup) {
-    const uint2 v = ((const uint2*)chunk.heads)[head * 16 + r];
-    raw.head = v.x;
-    raw.second = v.y;
-  }
-  if (Scheme == kSchemeE4M3) raw.head = ((const uint*)chunk.heads)[head * 16 + r];
-  if (Scheme == kSchemeSubScale) raw.head = ((const ushort*)chunk.heads)[r];
-  if (Scheme == kSchemeSuperMin || Scheme == kSchemeSubScaleMin) raw.head = ((const uint*)chunk.heads)[r];
-  if (Scheme == kSchemeSuperMin) raw.sub = ((const ushort*)chunk.subs)[pair * 16 + r];
-  if (Scheme == kSchemeSubScaleMin) raw.sub = chunk.subs[(pair * 2 + second) * 16 + r];
-  if (Scheme == kSchemeSubScale) raw.sub = chunk.subs[((pair * 2 + second) >> SubShift) * 16 + r];
-  WeightScale scale = weight_scale(w, raw);
-  // Adding -0 changes nothing, so every value is one fma.
-  if (!scale.has_minimum) scale.minimum = -0.0f;
-  return scale;
-}
-
-// Sixteen values as T from bytes of codes; `base` is 2^23 plus the offset of a code.
-template <typename T>
-HOPPER_FN void hopper_unpack16(const uint (&c)[4], const WeightScale& scale, float base, uchar* to) {
-  uint u[8];
-  UNROLL for (int i = 0; i < 8; i++) {
-    float v[2];
-    UNROLL for (int j = 0; j < 2; j++) {
-      const uint k = 2 * i + j;
-      // Exact: the code is in the low bits of 2^23 + code.
-      const float q = as_float(__byte_perm(c[k >> 2], 0x4b000000u, 0x7440 | (k & 3))) - base;
-      v[j] = fma(scale.scale, q, scale.minimum);
-    }
-    u[i] = hopper_pack<T>(v[0], v[1]);
-  }
-  ((uint4*)to)[0] = make_uint4(u[0], u[1], u[2], u[3]);
-  ((uint4*)to)[1] = make_uint4(u[4], u[5], u[6], u[7]);
-}
-
-// Two neighbouring fp8 numbers, in the low half of `codes`, as floats: every one of them is exact in fp16.
-HOPPER_FN float2 hopper_e4m3(uint codes) {
-  uint halves;
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((ushort)codes));
-  return __half22float2(*(const __half2*)&halves);
-}
-// Two bf16 as T.
-template <typename T>
-HOPPER_FN uint hopper_from_bf16(uint x) {
-  return hopper_pack<T>(as_float(x << 16), as_float(x & 0xffff0000u));
-}
-template <>
-__device__ __forceinline__ uint hopper_from_bf16<bfloat>(uint x) {
-  return x;
-}
-// Sixteen fp8 numbers times their scale as T. Values are rounded to bf16 first, whatever T is.
-template <typename T>
-HOPPER_FN void hopper_unpack16_e4m3(const uint (&c)[4], float scale, uchar* to) {
-  uint u[8];
-  UNROLL for (int i = 0; i < 8; i++) {
-    const float2 q = hopper_e4m3(c[i >> 1] >> 16 * (i & 1));
-    u[i] = hopper_from_bf16<T>(hopper_pack<bfloat>(q.x * scale, q.y * scale));
-  }
-  ((uint4*)to)[0] = make_uint4(u[0], u[1], u[2], u[3]);
-  ((uint4*)to)[1] = make_uint4(u[4], u[5], u[6], u[7]);
-}
-
-// The same for MXFP4 and bfloat, where nothing is rounded: a code is the index of a bfloat, which is multiplied with
-// the block's power of two. `exponent`: the byte of the file, whose scale is 2^(exponent - 128), or 0 for 0 and 1.
-HOPPER_FN void hopper_unpack16_fp4(const WeightRaw& raw, uint exponent, uchar* to) {
-  const uint scale = (exponent == 0 ? 0u : exponent - 1) * (0x0080u | 0x00800000u);
-  uint u[8];
-  UNROLL for (int j = 0; j < 4; j++) {
-    // Nibbles of the low half: codes i, i + 8, i + 1, i + 9.
-    const uint codes = raw.low[j >> 1] >> (j & 1) * 16, upper = codes & 0x8888u, index = codes & 0x7777u;
-    // High and low bytes of 0, 1, 2, 3, 4, 6, 8 and 12 as bfloat; nibble 9 gives the sign of byte 1, eight times.
-    const uint high = hopper_bytes(0x40403f00u, 0x41414040u, index) |
-                      (hopper_bytes(0x00008000u, 0, upper | upper >> 3) & 0x80808080u);
-    const uint low = hopper_bytes(0x40008000u, 0x4000c080u, index);
-    const uint pairs[2] = {hopper_bytes(low, high, 0x6240), hopper_bytes(low, high, 0x7351)};
-    UNROLL for (int i = 0; i < 2; i++) {
-      asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(u[j + 4 * i]) : "r"(pairs[i]), "r"(scale));
-    }
-  }
-  ((uint4*)to)[0] = make_uint4(u[0], u[1], u[2], u[3]);
-  ((uint4*)to)[1] = make_uint4(u[4], u[5], u[6], u[7]);
-}
-
-template <typename A, typename B>
-struct HopperSame {
-  static constexpr bool value = false;
-};
-template <typename A>
-struct HopperSame<A, A> {
-  static constexpr bool value = true;
-};
 
 // `Chains`: warps that run chains.
 template <typename T, int MT, int Chains>
@@ -268,77 +91,7 @@ struct HopperLinearQuantised {
     }
   }
 
-  // Loads all of x, with the bulk copy engine.
-  HOPPER_FN void copy_x(const HopperQuantisedParams& p, uint rows, const T* x, uint full, int lane) {
-    if (lane == 0) hopper_barrier_expect(full, p.linear.m * p.linear.k * 2);
-    __syncwarp();
-    asm volatile("fence.proxy.async;" ::: "memory");
-    for (int row = lane; row < p.linear.m; row += 32) {
-      hopper_copy_bulk(rows + row * p.x_row, x + (i64)row * p.linear.x_stride, p.linear.k * 2, full);
-    }
-  }
-
-  HOPPER_FN void norm_barrier() {
-    asm volatile("bar.sync 1, 64;" ::: "memory");
-  }
-
-  // Normalises the rows one after another, with two warps, as norm_sum.h requires: a thread has four lanes of one
-  // chain. `held` has room for one row of floats, `chains` for 256.
-  HOPPER_FN void norm_x(const HopperQuantisedParams& p, uchar* rows, const float* x, const float* norm, float* held,
-                        float* chains) {
-    const int tid = (int)threadIdx.x, k = p.linear.k;
-    for (int m = 0; m < p.linear.m; m++) {
-      const float* from = x + (i64)m * p.linear.x_stride;
-      float c[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-      for (int base = 4 * tid; base < k; base += 8 * 256) {
-        float4 v[8];
-        UNROLL for (int i = 0; i < 8; i++) {
-          v[i] = base + i * 256 < k ? __ldcg((const float4*)(from + base + i * 256)) : make_float4(0, 0, 0, 0);
-        }
-        UNROLL for (int i = 0; i < 8; i++) {
-          c[0] = fma(v[i].x, v[i].x, c[0]);
-          c[1] = fma(v[i].y, v[i].y, c[1]);
-          c[2] = fma(v[i].z, v[i].z, c[2]);
-          c[3] = fma(v[i].w, v[i].w, c[3]);
-          if (base + i * 256 < k) *(float4*)(held + base + i * 256) = v[i];
-        }
-      }
-      *(float4*)(chains + 4 * tid) = make_float4(c[0], c[1], c[2], c[3]);
-      norm_barrier();
-      const float* l = chains + (tid & 31);
-      const float inverse =
-          norm_inverse(simd_sum(norm_fold(l[0], l[32], l[64], l[96], l[128], l[160], l[192], l[224])), k, p.linear.eps);
-#pragma unroll 4
-      for (int at = 4 * tid; at < k; at += 256) {
-        const float4 v = *(const float4*)(held + at);
-        const float* w = norm + at;
-        *(uint2*)(rows + m * p.x_row + at * 2) =
-            make_uint2(hopper_pack<T>((v.x * inverse) * __ldg(w), (v.y * inverse) * __ldg(w + 1)),
-                       hopper_pack<T>((v.z * inverse) * __ldg(w + 2), (v.w * inverse) * __ldg(w + 3)));
-      }
-      norm_barrier();
-    }
-  }
-
   // ---- the warps that unpack ----
-
-  // The number of a step in units of 2^Shift steps, or (-1) in groups.
-  template <int Shift>
-  HOPPER_FN int in_units(const HopperQuantisedParams& p, uint step) {
-    return (int)(Shift < 0 ? __umulhi(step, p.group_inverse) : step >> (Shift & 31));
-  }
-
-  // Requests the data of steps `first` to `last` in one part, 16 bytes per lane.
-  template <int Times, int Shift>
-  HOPPER_FN void request_part(const HopperQuantisedParams& p, int i, const uchar* panel, uint to, uint first, uint last,
-                              int lane) {
-    const HopperRawPart& part = p.parts[i];
-    const int from = in_units<Shift>(p, first), bytes = (in_units<Shift>(p, last) + 1 - from) * part.unit_bytes;
-    const uchar* source = panel + (part.at + from * part.unit_bytes + lane * 16);
-    UNROLL for (int j = 0; j < Times; j++) {
-      if (lane * 16 + j * 512 < bytes) hopper_copy16(to + part.slot_at + lane * 16 + j * 512, source + j * 512);
-    }
-  }
 
   // Requests a chunk of a panel; the copies arrive at `barrier` when they have landed.
   template <int Low, int High, bool Table, int Scheme>
@@ -351,10 +104,10 @@ struct HopperLinearQuantised {
         p.linear.epilogue == kHopperGated ? at.unit + which * p.gate_panels : min(2 * at.unit + which, p.panels - 1);
     const uchar* panel = w + (i64)number * p.weight.stride;
     const uint first = (uint)at.k / 16, last = (uint)min(at.k + kChunk, p.linear.k) / 16 - 1;
-    request_part<(Low + 1) / 2, 0>(p, 0, panel, to, first, last, lane);
-    if (High > 0) request_part<1, 0>(p, 1, panel, to, first, last, lane);
-    request_part<1, kGrouped ? -1 : kByTwo ? 1 : 4>(p, 2, panel, to, first, last, lane);
-    if (!kByTwo && !kGrouped) request_part<1, kSubShift>(p, 3, panel, to, first, last, lane);
+    hopper_request_part<(Low + 1) / 2, 0>(p, 0, panel, to, first, last, lane);
+    if (High > 0) hopper_request_part<1, 0>(p, 1, panel, to, first, last, lane);
+    hopper_request_part<1, kGrouped ? -1 : kByTwo ? 1 : 4>(p, 2, panel, to, first, last, lane);
+    if (!kByTwo && !kGrouped) hopper_request_part<1, kSubShift>(p, 3, panel, to, first, last, lane);
     hopper_barrier_arrive_copied(barrier);
   }
 
@@ -370,7 +123,7 @@ struct HopperLinearQuantised {
     const uint first = (uint)k / 16;
 #pragma unroll 1
     for (int pair = lane >> 4; 2 * pair < steps; pair += 2) {
-      const int head = kGrouped ? in_units<-1>(p, first + 2 * pair) - in_units<-1>(p, first) : 0;
+      const int head = kGrouped ? hopper_in_units<-1>(p, first + 2 * pair) - hopper_in_units<-1>(p, first) : 0;
       WeightRaw raw[2];
       UNROLL for (int j = 0; j < 2; j++) hopper_fetch<Low, High>(chunk, (2 * pair + j) * 16 + r, raw[j]);
       if constexpr (Scheme == kSchemeExponent && HopperSame<T, bfloat>::value) {
@@ -441,29 +194,9 @@ struct HopperLinearQuantised {
   HOPPER_FN void unpacker(const HopperQuantisedParams& p, uchar* ring, uchar* slots, const uchar* w, const T* x,
                           Smem& sm, int number, int lane) {
     slots += number * p.slots * p.slot_bytes;
-#define HOPPER_KIND(low, high, table, scheme)                                             \
-  case (low) | (high) << 4 | (table) << 8 | (scheme) << 12: /* hopper_quantised_kind() */ \
-    return unpack_all<low, high, table != 0, scheme>(p, ring, slots, w, x, sm, number, lane)
-    switch (p.kind) {
-      HOPPER_KIND(8, 0, 0, kSchemeScale);        // Q8_0
-      HOPPER_KIND(4, 0, 0, kSchemeScale);        // Q4_0
-      HOPPER_KIND(4, 0, 0, kSchemeScaleMin);     // Q4_1
-      HOPPER_KIND(4, 1, 0, kSchemeScale);        // Q5_0
-      HOPPER_KIND(4, 1, 0, kSchemeScaleMin);     // Q5_1
-      HOPPER_KIND(2, 0, 0, kSchemeSubScaleMin);  // Q2_K
-      HOPPER_KIND(2, 1, 0, kSchemeSubScale);     // Q3_K
-      HOPPER_KIND(4, 0, 0, kSchemeSuperMin);     // Q4_K
-      HOPPER_KIND(4, 1, 0, kSchemeSuperMin);     // Q5_K
-      HOPPER_KIND(4, 2, 0, kSchemeSubScale);     // Q6_K
-      HOPPER_KIND(4, 0, 1, kSchemeScale);        // IQ4_NL
-      HOPPER_KIND(4, 0, 1, kSchemeSubScale);     // IQ4_XS
-      HOPPER_KIND(4, 0, 1, kSchemeExponent);     // MXFP4
-      HOPPER_KIND(4, 0, 0, kSchemeGroup);        // G4
-      HOPPER_KIND(8, 0, 0, kSchemeGroup);        // G8
-      HOPPER_KIND(8, 0, 0, kSchemeE4M3);         // GF8
-      default:
-        __trap();
-    }
+#define HOPPER_KIND(low, high, table, scheme) \
+  return unpack_all<low, high, table != 0, scheme>(p, ring, slots, w, x, sm, number, lane)
+    HOPPER_KINDS(p.kind)
 #undef HOPPER_KIND
   }
 
@@ -544,9 +277,9 @@ struct HopperLinearQuantised {
     ptx_grid_wait();
     const uint x_full = ptx_shared_address(&sm.x_full);
     if (MT == 1 && p.linear.normed) {
-      norm_x(p, rows, (const float*)x, norm, (float*)(rows + p.linear.m * p.x_row + 256), sm.chains);
+      hopper_norm_x<T>(p, rows, (const float*)x, norm, (float*)(rows + p.linear.m * p.x_row + 256), sm.chains);
     } else if (p.resident) {
-      if (warp == 0) copy_x(p, ptx_shared_address(rows), (const T*)x, x_full, lane);
+      if (warp == 0) hopper_copy_x(p, ptx_shared_address(rows), (const T*)x, x_full, lane);
       hopper_barrier_wait(x_full, 0);
     } else if (warp < 2) {
       begin_x(p, ptx_shared_address(ring), (const T*)x, warp, ptx_shared_address(sm.full), lane);

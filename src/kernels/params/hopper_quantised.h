@@ -40,6 +40,20 @@ struct HopperQuantisedParams {
   int stage_bytes;     // bytes of a chunk: two tiles of W, and x where it is streamed
   int depth, slots;
   int slot_bytes;
+  // linear_quantised_few: pairs of tiles at once, warps that share a panel, warps that do not unpack
+  int pairs, turns, chains;
+};
+
+// ---- 1 to 8 rows (kernels/cuda/linear_quantised_few.cuh) ----
+
+enum {
+  kHopperFewChunk = 64,  // k
+  kHopperFewPairBytes = 2 * 16 * (kHopperFewChunk * 2 + 16),
+  kHopperFewDepth = 8,  // most chunks that are unpacked ahead
+  kHopperFewPairs = 7,  // most pairs of tiles at once
+  kHopperFewMostTurns = 5,
+  kHopperFewAhead = 4,              // chunks that a warp has requested ahead
+  kHopperFewQuantisedThreads = 960  // at most
 };
 
 // The same for sorted rows of experts (HopperMoeParams); linear.m is the number of rows in a tile.

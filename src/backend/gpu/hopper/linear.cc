@@ -227,13 +227,17 @@ HopperLinearPlan quantised_plan(const GpuBackend& gpu, const LinearProduct& prod
   p.linear = params_of(product);
   p.weight = weight_params(product.weight);
   p.linear.normed = product.args.norm != nullptr && product.args.x.rows <= kHopperQuantisedNormRows;
-  const int multiprocessors = gpu.device().info().compute_units;
-  HopperLinearPlan plan = hopper_quantised_plan(p, multiprocessors);
-  if (plan.kernel == KernelId::kNone && p.linear.normed != 0) {
-    p.linear.normed = 0;
-    plan = hopper_quantised_plan(p, multiprocessors);
+  for (auto* plan : {hopper_quantised_few_plan, hopper_quantised_plan}) {
+    for (const int normed : {p.linear.normed, 0}) {
+      HopperQuantisedParams tried = p;
+      tried.linear.normed = normed;
+      const HopperLinearPlan planned = plan(tried, gpu.device().info().compute_units);
+      if (planned.kernel == KernelId::kNone) continue;
+      p = tried;
+      return planned;
+    }
   }
-  return plan;
+  return {};
 }
 
 bool quantised_serves(GpuBackend& gpu, const LinearProduct& product) {

@@ -11,6 +11,7 @@ namespace {
 
 constexpr int kHalfShared = 113664;                  // that each of two threadgroups on a multiprocessor may have
 constexpr int kFewStageBytes = 16 * (128 * 2 + 16);  // of linear_few: 16 rows of W, 128 k
+constexpr int kFewestUnpackers = 6;                  // with fewer, linear_quantised_few is slower than linear_quantised
 constexpr i64 kResidentBytes = 16 * 1024;            // x up to this size waits in shared memory, else it streams
 
 // linear_tall in several launches: up to so many rows of x, and launches.
@@ -21,8 +22,8 @@ int groups(int items, int each) {
   return (items + each - 1) / each;
 }
 
-// The parts of a quantised panel, and where they stand in a slot of the ring.
-void set_parts(HopperQuantisedParams& p) {
+// The parts of a quantised panel, and where they stand in a slot for a chunk of so many steps.
+void set_parts(HopperQuantisedParams& p, int chunk) {
   const WeightParams& w = p.weight;
   const bool by_two = w.scheme == kSchemeScale || w.scheme == kSchemeScaleMin || w.scheme == kSchemeExponent;
   const int head_bytes = w.scheme == kSchemeGroup                                  ? 8
@@ -39,9 +40,9 @@ void set_parts(HopperQuantisedParams& p) {
   p.parts[3] = {w.sub_at, has_subs ? (w.scheme == kSchemeSuperMin ? 32 : 16) : 0, 0};
   const auto steps = static_cast<uint>(w.group_steps);
   p.group_inverse = w.group_steps < 2 ? 0 : static_cast<uint>((0x100000000ull + steps - 1) / steps);
-  // A chunk has eight steps; a group may begin inside one.
-  const int units[4] = {
-      8, 8, head_steps >= 8 ? (8 % head_steps == 0 || head_steps % 8 == 0 ? 1 : 2) : 8 / head_steps + 1, 8 / sub_steps};
+  // A group may begin inside a chunk.
+  const int heads = head_steps < chunk ? chunk / head_steps + 1 : head_steps % chunk == 0 ? 1 : 2;
+  const int units[4] = {chunk, chunk, heads, chunk / sub_steps};
   p.slot_bytes = 0;
   for (int i = 0; i < 4; i++) {
     p.parts[i].slot_at = p.slot_bytes;
@@ -66,6 +67,37 @@ int fit_ring(HopperQuantisedParams& p, int resident_bytes, int budget) {
     return resident_bytes + depth * p.stage_bytes + slots * kHopperUnpackers * p.slot_bytes;
   }
   return 0;
+}
+
+// The panels of a product, and the pairs of them.
+void set_units(HopperQuantisedParams& p) {
+  HopperLinearParams& l = p.linear;
+  p.kind = hopper_quantised_kind(p.weight.low_bits, p.weight.high_bits, p.weight.table, p.weight.scheme);
+  p.panels = groups(l.n, 16);
+  p.gate_panels = l.n / 32;
+  p.units = l.epilogue == kHopperGated ? p.gate_panels : groups(p.panels, 2);
+  l.tiles = 2 * p.units;
+}
+
+// Bytes of x where it stays in shared memory as a whole. The chains read past the end of a row, up to a whole chunk. A
+// row whose norm is computed first stands there as floats.
+i64 resident_bytes(const HopperLinearParams& l) {
+  return i64{l.m} * (l.k + 8) * 2 + 256 + (l.normed ? i64{l.k} * 4 : 0);
+}
+
+// linear_quantised_few: bytes of x, of the codes and of the sums of all tiles.
+i64 beside_the_ring(const HopperQuantisedParams& p) {
+  const int sums = 8 * 16 * 4;
+  return resident_bytes(p.linear) + i64{2} * p.pairs * (p.turns * kHopperFewAhead * p.slot_bytes + sums);
+}
+// Fits `turns` or fewer warps for each panel into the memory `budget`.
+bool fit_turns(HopperQuantisedParams& p, int turns, int budget) {
+  for (p.turns = std::min<int>(turns, kHopperFewMostTurns); p.turns >= 1; p.turns--) {
+    const i64 chunks = (budget - beside_the_ring(p)) / (p.pairs * kHopperFewPairBytes);
+    p.depth = static_cast<int>(std::min<i64>(chunks, kHopperFewDepth));
+    if (p.depth >= std::max(3, p.turns)) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -125,28 +157,21 @@ HopperLinearPlan hopper_quantised_plan(HopperQuantisedParams& p, int multiproces
   if (l.m < 1 || l.m > kHopperQuantisedRows || l.k % 32 != 0 || l.k > 1 << 20 || p.weight.form != kWeightQuantised)
     return {};
   if ((gated && l.n % 32 != 0) || (l.normed && l.m > kHopperQuantisedNormRows)) return {};
-  set_parts(p);
-  p.kind = hopper_quantised_kind(p.weight.low_bits, p.weight.high_bits, p.weight.table, p.weight.scheme);
-  p.panels = groups(l.n, 16);
-  p.gate_panels = l.n / 32;
-  p.units = gated ? p.gate_panels : groups(p.panels, 2);
-  l.tiles = 2 * p.units;
+  set_parts(p, 8);
+  set_units(p);
   const int rows = l.m <= 8 ? 8 : l.m <= 32 ? 16 : 32;  // of a chain
   p.groups = groups(l.m, rows);
   p.whole_k = groups(l.k, 128) * 128;
-  const i64 all_of_x = i64{l.m} * (l.k + 8) * 2;
-  p.resident = l.normed || all_of_x <= kResidentBytes;
-  // The chains read past the end of a row, up to a whole chunk. A row whose norm is computed first stands there as
-  // floats.
-  const i64 resident_bytes = p.resident ? all_of_x + 256 + (l.normed ? i64{l.k} * 4 : 0) : 0;
+  p.resident = l.normed || i64{l.m} * (l.k + 8) * 2 <= kResidentBytes;
+  const i64 x_bytes = p.resident ? resident_bytes(l) : 0;
   p.x_row = p.resident ? (l.k + 8) * 2 : kHopperTileRow;
   p.stage_bytes = kHopperPairBytes + (p.resident ? 0 : p.groups * rows * kHopperTileRow);
-  if (resident_bytes > kHopperMostShared) return {};
+  if (x_bytes > kHopperMostShared) return {};
   int per_multiprocessor = 2;
-  int memory = fit_ring(p, static_cast<int>(resident_bytes), kHalfShared);
+  int memory = fit_ring(p, static_cast<int>(x_bytes), kHalfShared);
   if (memory == 0 || rows == 32) {
     per_multiprocessor = 1;
-    memory = fit_ring(p, static_cast<int>(resident_bytes), kHopperMostShared);
+    memory = fit_ring(p, static_cast<int>(x_bytes), kHopperMostShared);
   }
   if (memory == 0) return {};
   const int rounds = groups(p.units, per_multiprocessor * multiprocessors);
@@ -155,6 +180,31 @@ HopperLinearPlan hopper_quantised_plan(HopperQuantisedParams& p, int multiproces
                           : l.m <= 32 ? KernelId::kHopperQuantisedM32
                                       : KernelId::kHopperQuantisedM64;
   return {kernel, groups(p.units, rounds), hopper_quantised_threads(l.m <= 16 ? 2 : 4), memory};
+}
+
+// Threadgroups have as many pairs of tiles at once as a multiprocessor has to serve, or a part of these. Where these
+// are few, two threadgroups share a multiprocessor, so that the next launch's weights are on their way while this one
+// ends.
+HopperLinearPlan hopper_quantised_few_plan(HopperQuantisedParams& p, int multiprocessors) {
+  const HopperLinearParams& l = p.linear;
+  const bool gated = l.epilogue == kHopperGated;
+  if (l.m < 1 || l.m > kHopperQuantisedFewRows || l.k % kHopperFewChunk != 0 || l.k > 1 << 20) return {};
+  if (p.weight.form != kWeightQuantised || (gated && l.n % 32 != 0)) return {};
+  if (l.normed && l.m > kHopperQuantisedNormRows) return {};
+  set_parts(p, kHopperFewChunk / 16);
+  set_units(p);
+  p.x_row = (l.k + 8) * 2;
+  const int grid = std::min(p.units, multiprocessors), most = groups(p.units, grid);
+  p.pairs = groups(most, groups(most, kHopperFewPairs));
+  p.chains = std::max(p.pairs, l.normed ? 2 : 1);  // two warps compute a norm
+  const int warps = kHopperFewQuantisedThreads / 32;
+  const bool half =
+      p.pairs <= 2 && fit_turns(p, (warps / 2 - p.chains) / (2 * p.pairs), kHalfShared) && p.depth == kHopperFewDepth;
+  if (!half && !fit_turns(p, (warps - p.chains) / (2 * p.pairs), kHopperMostShared)) return {};
+  if (2 * p.pairs * p.turns < kFewestUnpackers) return {};
+  const int threads = 32 * (p.chains + 2 * p.pairs * p.turns);
+  const i64 memory = beside_the_ring(p) + i64{p.depth} * p.pairs * kHopperFewPairBytes;
+  return {KernelId::kHopperQuantisedFew, grid, threads, static_cast<int>(memory)};
 }
 
 }  // namespace quire::gpu

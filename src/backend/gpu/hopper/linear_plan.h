@@ -38,5 +38,7 @@ HopperTallPlan hopper_tall_plan(const HopperLinearParams& p, int multiprocessors
 
 // linear_quantised. Fills in what follows from `linear` and `weight`.
 HopperLinearPlan hopper_quantised_plan(HopperQuantisedParams& p, int multiprocessors);
+// linear_quantised_few, for up to kHopperQuantisedFewRows rows that fit the memory of a multiprocessor.
+HopperLinearPlan hopper_quantised_few_plan(HopperQuantisedParams& p, int multiprocessors);
 
 }  // namespace quire::gpu
