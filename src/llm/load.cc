@@ -90,6 +90,9 @@ Result<int64_t> context_length(const Options& options, const model::ModelFiles& 
 
 Result<model::AdapterLimits> adapter_limits(const Options& options) {
   model::AdapterLimits out;
+  if (!options.enable_lora && !options.lora_target_modules.empty()) {
+    return invalid_argument("--lora-target-modules needs --enable-lora");
+  }
   if (!options.enable_lora) return out;
   constexpr int64_t kMostSlots = 1024, kMostRank = 512;
   if (options.max_loras < 1 || options.max_loras > kMostSlots) {
@@ -111,6 +114,10 @@ Result<model::AdapterLimits> adapter_limits(const Options& options) {
   out.slots = options.max_loras;
   out.max_rank = options.max_lora_rank;
   out.dtype = *dtype;
+  out.targets = options.lora_target_modules;
+  if (std::ranges::any_of(out.targets, &std::string::empty)) {
+    return invalid_argument("--lora-target-modules has an empty name; name parts of modules, such as q_proj");
+  }
   return out;
 }
 
