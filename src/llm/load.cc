@@ -114,7 +114,10 @@ Result<model::AdapterLimits> adapter_limits(const Options& options) {
   out.slots = options.max_loras;
   out.max_rank = options.max_lora_rank;
   out.dtype = *dtype;
-  out.targets = options.lora_target_modules;
+  for (const std::string& name : options.lora_target_modules) {  // a list in YAML has spaces after its commas
+    const size_t first = name.find_first_not_of(' '), last = name.find_last_not_of(' ');
+    out.targets.push_back(first == std::string::npos ? "" : name.substr(first, last + 1 - first));
+  }
   if (std::ranges::any_of(out.targets, &std::string::empty)) {
     return invalid_argument("--lora-target-modules has an empty name; name parts of modules, such as q_proj");
   }
