@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Embeds short texts with quire and with sentence-transformers (PyTorch) or llama.cpp, in turns; compares times and vectors.
+"""Embeds short texts with quire and with other programs, in turns; compares times and vectors.
 
-Usage: bench/embeddings.py [--peer NAME] [--model FOLDER] [--texts 2000] [--threads 2] [--rounds 3] [--quire build/quire]
+Usage: bench/embeddings.py [--model MODEL] [--sentence-transformers PYTHON] [--llama-cpp PYTHON] [--xllamacpp PYTHON]
+                           [--texts 2000] [--threads 2] [--rounds 3] [--dtype float32] [--quire build/quire]
 
-Needs sentence-transformers, or for --peer llama.cpp the packages xllamacpp and gguf. The model is all-MiniLM-L6-v2 of
-scripts/get-minilm unless another is given. Both programs have the same texts, float32 weights and number of threads, and
-each round runs one after the other, so that a busy machine slows both.
+PYTHON is an interpreter with the package of that name (llama-cpp-python for --llama-cpp) and numpy. The model is
+all-MiniLM-L6-v2 of scripts/get-minilm unless a folder or a GGUF file is given. llama.cpp gets a folder of BERT as a GGUF
+file of the same weights, for which this program needs the package gguf; sentence-transformers takes folders only. All
+have the same texts and number of threads, and each round runs one after the other, so that a busy machine slows all of
+them. quire's time is that of a request over HTTP, the others' that of a call.
 """
 
 import argparse
@@ -17,13 +20,14 @@ import os
 import pathlib
 import random
 import re
-import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
+
+import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -37,9 +41,11 @@ def make_texts(count: int) -> list[str]:
 
 
 class Quire:
-    def __init__(self, program: str, model: str, threads: int):
-        self.process = subprocess.Popen([program, "serve", model, "--port", "0", "--threads", str(threads), "--dtype", "float32"],
-                                        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    name = "quire"
+
+    def __init__(self, options, model: str):
+        self.process = subprocess.Popen([options.quire, "serve", model, "--port", "0", "--threads", str(options.threads), "--dtype",
+                                         options.dtype], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
         atexit.register(self.stop)  # also after an error
         for line in self.process.stderr:
             if found := re.search(r"Serving .* at (http://\S+)", line):
@@ -47,15 +53,17 @@ class Quire:
                 return  # the log that follows stays far below the size of a pipe's buffer
         raise SystemExit("bench/embeddings.py: quire did not start")
 
-    def embed(self, texts: list[str]):
-        import numpy as np
+    def embed(self, texts: list[str]) -> tuple[float, float, np.ndarray]:
+        """Seconds, seconds of the processor, and vectors."""
+        begin, before = time.perf_counter(), self.processor_seconds()
         body = json.dumps({"input": texts, "encoding_format": "base64"}).encode()
         request = urllib.request.Request(self.url + "/v1/embeddings", body, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request) as reply:
             items = json.load(reply)["data"]
-        return np.array([np.frombuffer(base64.b64decode(item["embedding"]), "<f4") for item in items])
+        vectors = np.array([np.frombuffer(base64.b64decode(item["embedding"]), "<f4") for item in items])
+        return time.perf_counter() - begin, self.processor_seconds() - before, vectors
 
-    def cpu_seconds(self) -> float:
+    def processor_seconds(self) -> float:
         fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -64,18 +72,29 @@ class Quire:
         self.process.wait()
 
 
-class SentenceTransformers:
-    def __init__(self, model: str, threads: int):
-        import torch
-        from sentence_transformers import SentenceTransformer
-        torch.set_num_threads(threads)
-        self.embed = SentenceTransformer(model, device="cpu").encode
+class Peer:
+    """Another program in a process of its own (embeddings_worker.py)."""
+
+    def __init__(self, name: str, python: str, model: str, threads: int):
+        self.name = name
+        worker = pathlib.Path(__file__).with_name("embeddings_worker.py")
+        self.process = subprocess.Popen([python, worker, name, model, str(threads)], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        atexit.register(self.process.kill)
+
+    def embed(self, texts: list[str]) -> tuple[float, float, np.ndarray]:
+        print(json.dumps(texts), file=self.process.stdin, flush=True)
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"bench/embeddings.py: {self.name} stopped; run bench/embeddings_worker.py by hand to see why")
+        answer = json.loads(line)
+        vectors = np.frombuffer(base64.b64decode(answer["vectors"]), "<f4").reshape(len(texts), -1)
+        return answer["seconds"], answer["processor"], vectors
 
 
 def write_gguf(model: pathlib.Path, path: pathlib.Path) -> None:
     """A BERT folder as a GGUF file of float32 weights, with llama.cpp's names."""
     import gguf
-    import numpy as np
     config = json.loads((model / "config.json").read_text())
     writer = gguf.GGUFWriter(str(path), "bert")
     for key, field in {"block_count": "num_hidden_layers", "context_length": "max_position_embeddings",
@@ -119,77 +138,54 @@ def write_gguf(model: pathlib.Path, path: pathlib.Path) -> None:
     writer.close()
 
 
-class LlamaCpp:
-    SLOTS = 32  # texts at a time
-
-    def __init__(self, model: str, threads: int):
-        import xllamacpp
-        folder = tempfile.TemporaryDirectory()
-        atexit.register(folder.cleanup)
-        path = pathlib.Path(folder.name) / "model.gguf"
-        write_gguf(pathlib.Path(model), path)
-        params = xllamacpp.CommonParams()
-        params.model.path = str(path)
-        params.embedding = True
-        params.n_parallel = self.SLOTS
-        params.n_ctx = self.SLOTS * 256
-        params.n_batch = params.n_ubatch = 2048
-        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
-        params.warmup = False
-        params.verbosity = -1
-        self.server = xllamacpp.Server(params)
-
-    def embed(self, texts: list[str]):
-        import numpy as np
-        answer = self.server.handle_embeddings({"input": texts, "model": "m"})
-        items = answer if isinstance(answer, dict) else json.loads(answer)
-        return np.array([item["embedding"] for item in items["data"]], dtype=np.float32)
+def model_for(peer: str, model: pathlib.Path, scratch: pathlib.Path) -> str:
+    if peer == "sentence-transformers" or model.is_file():
+        return str(model)
+    path = scratch / "model.gguf"
+    if not path.exists():
+        write_gguf(model, path)
+    return str(path)
 
 
-def own_cpu_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
-PEERS = {"sentence-transformers": SentenceTransformers, "llama.cpp": LlamaCpp}
+PEERS = ("sentence-transformers", "llama-cpp", "xllamacpp")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--peer", default="sentence-transformers", choices=PEERS)
-    parser.add_argument("--model", default="")
+    for peer in PEERS:
+        parser.add_argument(f"--{peer}", metavar="PYTHON", help="an interpreter that has this package")
+    parser.add_argument("--model", type=pathlib.Path)
     parser.add_argument("--texts", type=int, default=2000)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--dtype", default="float32", help="quire's")
     parser.add_argument("--quire", default=str(ROOT / "build" / "quire"))
     options = parser.parse_args()
-    model = options.model or subprocess.run([ROOT / "scripts" / "get-minilm"], capture_output=True, text=True, check=True).stdout.strip()
-
-    import numpy as np
-    peer = PEERS[options.peer](model, options.threads)
-    quire = Quire(options.quire, model, options.threads)
+    model = options.model or pathlib.Path(
+        subprocess.run([ROOT / "scripts" / "get-minilm"], capture_output=True, text=True, check=True).stdout.strip())
+    scratch = tempfile.TemporaryDirectory()
+    programs = [Quire(options, str(model))]
+    for peer in PEERS:
+        if python := getattr(options, peer.replace("-", "_")):
+            programs.append(Peer(peer, python, model_for(peer, model, pathlib.Path(scratch.name)), options.threads))
     texts = make_texts(options.texts)
-    times: dict[str, list[float]] = {"quire": [], options.peer: []}
-    clocks = {"quire": quire.cpu_seconds, options.peer: own_cpu_seconds}
-    processor = dict.fromkeys(times, 0.0)
-    for run in (quire.embed, peer.embed):
-        run(texts[:64])  # warm up
-    for _ in range(options.rounds):
-        for name, run in (("quire", quire.embed), (options.peer, peer.embed)):
-            begin, before = time.perf_counter(), clocks[name]()
-            vectors = run(texts)
-            times[name].append(time.perf_counter() - begin)
-            processor[name] += clocks[name]() - before
-            if name == "quire":
-                ours = vectors
-    theirs = np.asarray(vectors)
-    cosine = (ours * theirs).sum(1) / np.linalg.norm(ours, axis=1) / np.linalg.norm(theirs, axis=1)
-    for name, all_times in times.items():
-        middle = statistics.median(all_times)
-        print(f"{name:24} {middle:7.2f} s   {len(texts) / middle:8.0f} texts/s   (all: {', '.join(f'{t:.2f}' for t in all_times)};"
-              f" processor time {processor[name] / options.rounds:.2f} s)")
-    ratios = [b / a for a, b in zip(times["quire"], times[options.peer])]
-    print(f"quire is {statistics.median(ratios):.2f}x as fast (rounds: {', '.join(f'{r:.2f}' for r in ratios)}); least cosine {cosine.min():.7f}")
+    for program in programs:
+        program.embed(texts[:64])  # warm up
+    rounds = [[program.embed(texts) for program in programs] for _ in range(options.rounds)]
+    ours = rounds[-1][0][2]
+    for i, program in enumerate(programs):
+        times = [one[i][0] for one in rounds]
+        processor = statistics.median(one[i][1] for one in rounds)
+        middle = statistics.median(times)
+        line = (f"{program.name:22} {middle:6.2f} s ({min(times):.2f} to {max(times):.2f}) {len(texts) / middle:6.0f} texts/s, "
+                f"processor {processor:5.2f} s")
+        if i > 0:
+            ratios = sorted(one[i][0] / one[0][0] for one in rounds)
+            theirs = rounds[-1][i][2]
+            cosine = (ours * theirs).sum(1) / np.linalg.norm(ours, axis=1) / np.linalg.norm(theirs, axis=1)
+            line += (f"; quire is {statistics.median(ratios):.2f}x as fast ({ratios[0]:.2f} to {ratios[-1]:.2f}), "
+                     f"least cosine {cosine.min():.7f}")
+        print(line, flush=True)
     return 0
 
 

@@ -68,8 +68,11 @@ Result<llm::Options> read_options(std::string_view text) {
     if (value.is_bool() != (option->get_items_expected_max() == 0)) {
       return invalid_field(name, value.is_bool() ? "must not be true or false" : "must be true or false");
     }
-    QUIRE_ASSIGN(std::string one, argument(name, value));
-    arguments.push_back(std::move(one));
+    const bool list = value.is_array() && option->get_items_expected_max() > 1;
+    for (const json::Value& item : list ? value.as_array() : json::Array{value}) {
+      QUIRE_ASSIGN(std::string one, argument(name, item));
+      arguments.push_back(std::move(one));
+    }
   }
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 expects them
   try {

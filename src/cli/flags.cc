@@ -17,7 +17,7 @@ struct ModelFlag {
   const char* group;
   const char* name;
   std::variant<std::string Options::*, int64_t Options::*, bool Options::*, std::optional<int64_t> Options::*,
-               std::optional<double> Options::*, std::filesystem::path Options::*>
+               std::optional<double> Options::*, std::filesystem::path Options::*, std::vector<std::string> Options::*>
       member;
   const char* doc;
   const char* value = nullptr;  // the name of its type, if CLI11's name for the member's type says too little
@@ -128,6 +128,10 @@ const ModelFlag kModelFlags[] = {
      "A "
      "GPU has them in the type of its activations",
      "TEXT:{auto,float32,float16,bfloat16}"},
+    {kAdapters, "--lora-target-modules", &Options::lora_target_modules,
+     "The modules that can have adapters, by parts of their names, with spaces or commas between them: q_proj o_proj, "
+     "self_attn, mlp.experts. Only these take memory, and adapters with others are refused (default: all)",
+     "NAME ..."},
     {kRanks, "--tensor-parallel-size", &Options::tensor_parallel_size,
      "Ranks that share each layer: heads, columns and experts. On a CPU they are groups of threads, which share "
      "--threads; on NVIDIA GPUs each has a GPU. Changes no result"},
@@ -190,6 +194,7 @@ void add_model_flags(CLI::App& app, Options& options) {
           } else {
             option = app.add_option(flag.name, options.*member, flag.doc)->envname(env_name(flag.name));
           }
+          if constexpr (std::is_same_v<Value, std::vector<std::string>>) option->delimiter(',');
           option->group(flag.group);
           if (flag.value != nullptr) option->type_name(flag.value);
         },

@@ -55,7 +55,6 @@ const RefusedFlag kRefused[] = {
     {"--logprobs-mode", "raw_logprobs", kNotYet},
     {"--tool-strict-level", "auto", kNotYet},
     {"--structured-outputs-config", "", kNotYet},
-    {"--lora-target-modules", "", "the modules are those of the adapter's files"},
     {"--fully-sharded-loras", "", kOneProcess},
     {"--enable-tower-connector-lora", "", kNotYet},
     {"--default-mm-loras", "", kNotYet},

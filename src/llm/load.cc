@@ -90,6 +90,9 @@ Result<int64_t> context_length(const Options& options, const model::ModelFiles& 
 
 Result<model::AdapterLimits> adapter_limits(const Options& options) {
   model::AdapterLimits out;
+  if (!options.enable_lora && !options.lora_target_modules.empty()) {
+    return invalid_argument("--lora-target-modules needs --enable-lora");
+  }
   if (!options.enable_lora) return out;
   constexpr int64_t kMostSlots = 1024, kMostRank = 512;
   if (options.max_loras < 1 || options.max_loras > kMostSlots) {
@@ -111,6 +114,13 @@ Result<model::AdapterLimits> adapter_limits(const Options& options) {
   out.slots = options.max_loras;
   out.max_rank = options.max_lora_rank;
   out.dtype = *dtype;
+  for (const std::string& name : options.lora_target_modules) {  // a list in YAML has spaces after its commas
+    const size_t first = name.find_first_not_of(' '), last = name.find_last_not_of(' ');
+    out.targets.push_back(first == std::string::npos ? "" : name.substr(first, last + 1 - first));
+  }
+  if (std::ranges::any_of(out.targets, &std::string::empty)) {
+    return invalid_argument("--lora-target-modules has an empty name; name parts of modules, such as q_proj");
+  }
   return out;
 }
 

@@ -72,8 +72,9 @@ struct Options {
   std::vector<std::filesystem::path> lora;  // adapters that are read with the model: Llm::own_adapters()
   int64_t max_loras = 1;                    // different ones in one step
   int64_t max_lora_rank = 16;
-  std::optional<int64_t> max_cpu_loras;  // kept in the host's memory; none: max_loras
-  std::string lora_dtype = "auto";       // auto, float32, float16, bfloat16
+  std::optional<int64_t> max_cpu_loras;          // kept in the host's memory; none: max_loras
+  std::string lora_dtype = "auto";               // auto, float32, float16, bfloat16
+  std::vector<std::string> lora_target_modules;  // parts of modules' names; empty: all that the model has
 
   // Ranks
   int64_t tensor_parallel_size = 1;     // ranks that share each layer

@@ -2,6 +2,7 @@
 // Collects the facts of this rank.
 #include "llm/rank_facts.h"
 
+#include "base/strings.h"
 #include "llm/page_identity.h"
 #include "weights/weights_digest.h"
 
@@ -44,6 +45,7 @@ std::vector<distributed::Fact> rank_facts(const Options& options, const model::M
       {"--max-loras", std::to_string(options.max_loras)},
       {"--max-lora-rank", std::to_string(options.max_lora_rank)},
       {"--lora-dtype", options.lora_dtype},
+      {"--lora-target-modules", joined(options.lora_target_modules)},
       {"--tensor-parallel-size", std::to_string(options.tensor_parallel_size)},
       {"--pipeline-parallel-size", std::to_string(options.pipeline_parallel_size)},
       {"--data-parallel-size", std::to_string(options.engines)},

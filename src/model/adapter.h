@@ -15,11 +15,14 @@
 
 namespace quire::model {
 
-// What a model is prepared for. Memory for `slots` adapters of rank max_rank in all modules is taken at load.
+// What a model is prepared for. Memory for `slots` adapters of rank max_rank in all modules, or in those that `targets`
+// names, is taken at load.
 struct AdapterLimits {
   int64_t slots = 0;  // different adapters in one step; 0: the model takes none
   int64_t max_rank = 16;
   std::optional<DType> dtype;  // of A and B; none: that of the model's weights
+  // Parts of modules' names, such as "q_proj" or "mlp.experts"; empty: all modules.
+  std::vector<std::string> targets = {};
 
   bool on() const { return slots > 0; }
 };

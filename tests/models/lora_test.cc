@@ -528,6 +528,60 @@ TEST(Lora, RefusesAdaptersThatDoNotFit) {
             std::string::npos);
 }
 
+// Only the named modules take memory and adapters, and what an adapter computes does not change.
+TEST(Lora, TakesOnlyTheTargetModules) {
+  const json::Value expected = golden("llama-all");
+  llm::Options options = lora_options(expected);
+  options.max_lora_rank = 8;
+  options.max_model_len = "64";
+  const auto all = make_engine(options);
+  options.lora_target_modules = {"qkv_proj", "mlp.down_proj"};
+  const auto some = make_engine(options);
+  ASSERT_TRUE(all != nullptr && some != nullptr);
+  json::Object within;
+  for (const auto& [name, shape] : expected.find("tensors")->as_object()) {
+    for (const char* part : {".q_proj.", ".v_proj.", ".mlp.down_proj."}) {
+      if (name.find(part) != std::string::npos) within.emplace_back(name, shape);
+    }
+  }
+  const AdapterFolder fitting(*expected.find("adapter_config"), within, 1);
+  std::mt19937 rng(6);
+  engine::Request request = greedy_request(random_tokens(rng, 9), 3);
+  request.adapter = fitting.load(*all);
+  const Trace truth = run(*all, {request})[0];
+  const size_t whole = request.adapter->image.size();
+  request.adapter = fitting.load(*some);
+  EXPECT_EQ(request.adapter->image.size(), whole);
+  EXPECT_EQ(difference(truth, run(*some, {request})[0]), "");
+  EXPECT_LT(some->model().scratch_bytes({}), all->model().scratch_bytes({}));
+
+  const AdapterFolder larger(*expected.find("adapter_config"), expected.find("tensors")->as_object(), 1);
+  const auto refused = some->model().make_adapter(*weights::open_adapter(larger.path()));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("is not among --lora-target-modules, which are qkv_proj, mlp.down_proj"),
+            std::string::npos)
+      << refused.error().message;
+  if (test_device() != "cpu") return;
+  options.lora_target_modules = {"embed_tokens", "mlp"};  // the second stage has no embedding
+  options.pipeline_parallel_size = 2;
+  EXPECT_NE(make_engine(options), nullptr);
+}
+
+TEST(Lora, LeavesExpertsWithoutMemory) {
+  const json::Value expected = golden("glm4-moe");
+  llm::Options options = lora_options(expected);
+  options.max_model_len = "64";
+  const auto all = make_engine(options);
+  options.lora_target_modules = {"self_attn"};
+  const auto attention = make_engine(options);
+  options.lora_target_modules = {"experts"};
+  const auto experts = make_engine(options);
+  ASSERT_TRUE(all != nullptr && attention != nullptr && experts != nullptr);
+  const auto bytes = [](const engine::Engine& engine) { return engine.model().scratch_bytes({}); };
+  EXPECT_LT(bytes(*attention), bytes(*experts));
+  EXPECT_LT(bytes(*experts), bytes(*all));
+}
+
 // With room for one adapter, requests with others wait, but not for ever, and those without one pass them.
 TEST(Lora, LetsRequestsWaitForAPlace) {
   const json::Value expected = golden("llama-all");

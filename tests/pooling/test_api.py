@@ -192,6 +192,33 @@ def test_a_generating_model_embeds_and_generates_at_once(start):
             assert (answer if i % 2 else [c["text"] for c in answer["choices"]]) == (vectors_alone if i % 2 else texts_alone)
 
 
+def test_late_interaction_scores_token_by_token(start):
+    """MaxSim: the sum over the query's tokens of the best product with a token of the document."""
+    late = start("models/bert", "--pooler-config", '{"task": "token_embed"}', "--dtype", "float32")
+    documents = ["hello", *TEXTS]
+
+    def tokens_of(text):
+        rows = np.array(late.ok("/pooling", {"input": text, "task": "token_embed"})["data"][0]["data"])
+        assert np.allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-5)
+        return rows
+
+    def best_products(query, document):
+        return float((tokens_of(query) @ tokens_of(document).T).max(axis=1).sum())
+
+    answer = late.ok("/score", {"queries": TEXTS[1], "documents": documents})
+    scores = [item["score"] for item in answer["data"]]
+    assert np.allclose(scores, [best_products(TEXTS[1], text) for text in documents], atol=1e-4)
+    count = len(tokens_of(TEXTS[1]))
+    assert max(scores) == scores[2] and abs(scores[2] - count) < 1e-4  # each token of the query finds itself
+    assert abs(scores[0] - best_products(documents[0], TEXTS[1])) > 1e-3  # query and document are not alike
+    pairs = late.ok("/score", {"queries": documents, "documents": documents[::-1]})["data"]
+    assert pairs[1]["score"] == late.ok("/score", {"queries": documents[1], "documents": documents[3]})["data"][0]["score"]
+    ranked = late.ok("/v2/rerank", {"query": TEXTS[1], "documents": documents, "top_n": 2})["results"]
+    assert [item["index"] for item in ranked] == list(np.argsort(scores)[::-1][:2])
+    assert ranked[0]["relevance_score"] == scores[2]
+    assert late.post("/score", {"queries": TEXTS[1], "documents": []}).status_code == 400
+
+
 def test_flags_choose_the_pooling(start):
     mean = start("models/llama", "--runner", "pooling", "--pooler-config", '{"pooling_type": "MEAN"}', "--dtype", "float32")
     rows = np.array(mean.ok("/pooling", {"input": [5, 6, 7], "task": "token_embed", "use_activation": False})["data"][0]["data"])

@@ -48,3 +48,6 @@ def test_each_prompt_has_its_adapter(tmp_path):
         answers(3, [one])
     with pytest.raises(Exception, match="nowhere"):
         answers(1, LoRARequest("x", 3, "nowhere"))
+    few = LLM(str(tmp_path / "tiny"), enable_lora=True, max_lora_rank=8, lora_target_modules=["q_proj", "o_proj"])
+    with pytest.raises(Exception, match="lora-target-modules, which are q_proj, o_proj"):
+        few.generate([prompt], params, lora_request=one)

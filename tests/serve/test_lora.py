@@ -349,3 +349,23 @@ def test_wrong_flags(folder, adapters):
                         (("--enable-lora", "--lora-dtype", "int8"), "--lora-dtype")):
         done = run(folder, "serve", "tiny", "--port", 0, *flags)
         assert done.returncode in (1, 2) and part in done.stderr, (flags, done.stderr)
+
+
+def test_only_target_modules_take_adapters(folder, start, adapters):
+    few = write_peft(folder / "few", seed=3)
+    own = {key: value for key, value in tensors_of("llama-all", 3).items() if "self_attn" in key}
+    safetensors_file.write_file(few / "adapter_model.safetensors", own, "F32")
+    server = start("tiny", "--enable-lora", "--max-lora-rank", 8, "--lora-target-modules", "qkv_proj", "o_proj",
+                   "--lora-modules", f"few={few}", env={"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"})
+    assert ids(server, model="few") != ids(server)
+    refused = server.post("/v1/load_lora_adapter", {"lora_name": "all", "lora_path": str(adapters / "a1")})
+    message = refused.json()["error"]["message"]
+    assert refused.status_code == 400 and "is not among --lora-target-modules, which are qkv_proj, o_proj" in message
+    for names, sentence in [(["q_proj,nobody"], "has 'nobody', which names no module of the model; it has lm_head, mlp.down_proj"),
+                            ([""], "empty name")]:
+        wrong = run(folder, "serve", "tiny", "--enable-lora", "--lora-target-modules", *names)
+        assert wrong.returncode != 0 and sentence in wrong.stderr and len(wrong.stderr.splitlines()) < 4, wrong.stderr
+    (folder / "few.yaml").write_text("enable-lora: true\nlora-target-modules: [q_proj, o_proj, nobody]\n")
+    assert "has 'nobody'" in run(folder, "serve", "--config", "few.yaml", "--model", "tiny").stderr
+    lonely = run(folder, "serve", "tiny", "--lora-target-modules", "q_proj")
+    assert lonely.returncode != 0 and "--lora-target-modules needs --enable-lora" in lonely.stderr

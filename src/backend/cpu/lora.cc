@@ -41,10 +41,12 @@ LoraSlice slice_of(const LoraBlock& block, int32_t index, int64_t columns) {
   return slice;
 }
 
-// Begins to read the first matrix of a block that is next: the kernels read ahead only within a block.
+// Begins to read the first matrix of a block that is next, and its tables: the kernels read ahead only within a matrix.
 void read_beginning(const LoraBlock& block) {
-  constexpr int64_t kBytes = 4096, kLine = 64;
-  for (int64_t i = 0; i < kBytes; i += kLine) __builtin_prefetch(block.slot + block.site.a + i);
+  constexpr int64_t kBytes = 2048, kLine = 64;
+  for (int64_t i = 0; i < kBytes; i += kLine) __builtin_prefetch(block.slot + block.site.a + i, 0, 2);
+  __builtin_prefetch(block.slot + block.site.scales);
+  __builtin_prefetch(block.slot + block.site.slices);
 }
 
 }  // namespace

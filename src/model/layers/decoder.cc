@@ -119,6 +119,7 @@ Status DecoderModel::meet_adapters(distributed::Group& ranks) {
     QUIRE_ASSIGN(const std::vector<AdaptedModule> read, read_modules(modules));
     for (const AdaptedModule& module : read) sites->learn(module);
   }
+  QUIRE_TRY(sites->check_targets());
   adapters_.sites = std::move(sites);
   return {};
 }
@@ -234,7 +235,7 @@ WorkspaceLimits DecoderModel::workspace_limits(const BatchLimits& limits) const 
     out.experts = config_.moe.experts;
     out.chosen = config_.moe.k;
     out.expert_columns = config_.moe.intermediate + config_.hidden;
-    if (lora_ == nullptr) continue;
+    if (lora_ == nullptr || !adapters_.sites->adapts_experts()) continue;
     const AdapterLimits& adapters = adapters_.sites->limits();
     out.expert_columns += (config_.moe.gated ? 2 : 1) * config_.moe.intermediate;
     out.expert_rank = lora_padded(2 * adapters.max_rank);

@@ -8,10 +8,12 @@
 #include <cstring>
 #include <numeric>
 #include <set>
+#include <tuple>
 
 #include "backend/lora_image.h"
 #include "base/math.h"
 #include "base/sha256.h"
+#include "base/strings.h"
 #include "weights/file_sniff.h"
 
 namespace quire::model {
@@ -26,6 +28,17 @@ std::string kind_of(const std::string& module) {
     if (module[i] == '.' && module[i + 1] >= '0' && module[i + 1] <= '9') at = module.find('.', i + 1);
   }
   return at >= module.size() ? module : module.substr(at + 1);
+}
+
+// Whether one of the targets is a run of whole parts of the name: "q_proj" and "self_attn" are of
+// "model.layers.3.self_attn.q_proj". The names that vLLM has for matrices side by side stand for all of these.
+bool is_named(const std::string& module, std::span<const std::string> targets) {
+  const std::string parts = "." + module + ".";
+  const auto has = [&](const std::string& target) { return parts.find("." + target + ".") != std::string::npos; };
+  return std::ranges::any_of(targets, [&](const std::string& target) {
+    return has(target) || (target == "qkv_proj" && (has("q_proj") || has("k_proj") || has("v_proj"))) ||
+           (target == "gate_up_proj" && (has("gate_proj") || has("up_proj")));
+  });
 }
 
 Sha256::Value shape_of(const weights::AdapterFiles& files) {
@@ -50,6 +63,55 @@ Status check_range(const std::vector<float>& values, const std::string& module, 
 
 void LoraSites::add(const std::string& module, bool gguf_name, Target target) {
   (gguf_name ? gguf_names_ : names_).emplace(module, std::move(target));
+}
+
+void LoraSites::keep_targets() {
+  if (limits_.targets.empty()) return;
+  // The rows of a matrix may have a name in each format, and one of them is enough.
+  const auto key = [](const Target& target) { return std::tuple(target.site, target.column, target.experts > 0); };
+  std::set<std::tuple<int64_t, int64_t, bool>> wanted;
+  for (const Names* names : {&names_, &gguf_names_}) {
+    for (const auto& [name, target] : *names) {
+      if (is_named(name, limits_.targets)) wanted.insert(key(target));
+    }
+  }
+  for (Names* names : {&names_, &gguf_names_}) {
+    std::erase_if(*names, [&](const auto& entry) {
+      const bool closed = !wanted.contains(key(entry.second));
+      if (closed) closed_.insert(entry.first);
+      return closed;
+    });
+  }
+  std::erase_if(left_, [&](const std::string& name) {
+    const bool closed = !is_named(name, limits_.targets);
+    if (closed) closed_.insert(name);
+    return closed;
+  });
+}
+
+Status LoraSites::check_targets() const {
+  for (const std::string& target : limits_.targets) {
+    const auto named = [&](const auto& entry) { return is_named(entry.first, {&target, 1}); };
+    const bool found = std::ranges::any_of(names_, named) || std::ranges::any_of(gguf_names_, named) ||
+                       std::ranges::any_of(foreign_, named) || std::ranges::any_of(foreign_gguf_, named);
+    if (found) continue;
+    std::set<std::string> kinds;
+    for (const auto& name : closed_) kinds.insert(kind_of(name));
+    for (const auto& entry : names_) kinds.insert(kind_of(entry.first));
+    return invalid_argument("--lora-target-modules has " + weights::in_quotes(target) +
+                            ", which names no module of the model; it has " +
+                            joined(std::vector<std::string>(kinds.begin(), kinds.end())));
+  }
+  return {};
+}
+
+bool LoraSites::adapts_experts() const {
+  // The modules of single experts have the part "experts" in their names, too, in both formats.
+  const std::string part = "experts";
+  const auto of_experts = [&](const auto& entry) {
+    return entry.second.experts > 0 || is_named(entry.first, {&part, 1});
+  };
+  return std::ranges::any_of(names_, of_experts) || std::ranges::any_of(gguf_names_, of_experts);
 }
 
 std::map<int64_t, std::vector<LoraSites::Target>> LoraSites::targets_by_site() const {
@@ -125,6 +187,11 @@ Status LoraSites::check(const weights::AdapterModule& module, const Target& targ
 }
 
 Error LoraSites::unknown_module(const std::string& module, const Names& names) const {
+  if (closed_.contains(module)) {
+    return invalid_argument("module " + weights::in_quotes(module) + " is not among --lora-target-modules, which are " +
+                            joined(limits_.targets) +
+                            "; start quire with a name for it in the list, or without the flag");
+  }
   std::set<std::string> kinds;
   for (const auto& [name, target] : names) kinds.insert(kind_of(name));
   std::string known;

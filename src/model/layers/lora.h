@@ -45,6 +45,12 @@ class LoraSites {
   void add(const std::string& module, bool gguf_name, Target target);
   // A module that another rank has.
   void leave(const std::string& module) { left_.insert(module); }
+  // Once all modules are added: closes those that AdapterLimits::targets does not name, so that they take no memory.
+  void keep_targets();
+  // An Error if one of the targets names no module of any rank.
+  Status check_targets() const;
+  // Whether experts can have adapters.
+  bool adapts_experts() const;
   // The modules that have a place here, and those of another rank: an adapter is refused here if it does not fit there.
   std::vector<AdaptedModule> modules() const;
   void learn(const AdaptedModule& module);
@@ -72,7 +78,7 @@ class LoraSites {
   DType dtype_;
   int64_t num_sites_ = 0;
   Names names_, gguf_names_;
-  std::set<std::string> left_;
+  std::set<std::string> left_, closed_;
   std::map<std::string, Target> foreign_, foreign_gguf_;  // without sites
 };
 

@@ -424,6 +424,7 @@ std::unique_ptr<LoraSites> find_sites(const Loader& loader, const AdapterLimits&
     target.v = c.v_dim;
     add(loader.name(Part::kKvB, loader.share().first_layer + static_cast<int64_t>(i)), std::move(target));
   }
+  sites->keep_targets();
   return sites;
 }
 
@@ -442,7 +443,9 @@ Result<std::unique_ptr<Model>> load_model(const ModelFiles& files, const LoadOpt
   const int64_t max_len = options.max_model_len > 0 ? options.max_model_len : files.config.max_position;
   DecoderAdapters adapters;
   if (options.adapters.on()) {
-    adapters.sites = find_sites(loader, options.adapters, loaded, adapters.embedding_site);
+    auto sites = find_sites(loader, options.adapters, loaded, adapters.embedding_site);
+    if (options.share.ranks * options.share.stages == 1) QUIRE_TRY(sites->check_targets());  // else meet_adapters()
+    adapters.sites = std::move(sites);
     if (files.gguf != nullptr) {
       adapters.architecture = files.gguf->metadata().get_string_or("general.architecture", "").value();
     }

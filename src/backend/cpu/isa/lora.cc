@@ -9,7 +9,7 @@ namespace {
 
 // Rows at a time: as many as there are registers for four sums of each.
 #if defined(__AVX512F__)
-constexpr int kRowsAtOnce = 4, kPanelsAtOnce = 4;
+constexpr int kRowsAtOnce = 4, kPanelsAtOnce = 2;
 #else
 constexpr int kRowsAtOnce = 1, kPanelsAtOnce = 1;
 #endif
@@ -83,8 +83,9 @@ void shrink(const LoraArgs& args, const LoraBlock& block, int64_t panel_begin, i
   }
 }
 
-// Columns [column, column + n) of kRows rows, whose B is kPanels panels from `b` on.
-template <typename Stored, int kRows, int kPanels>
+// Columns [column, column + n) of kRows rows, whose B is kPanels panels from `b` on. kAheadToo: and the reads of what
+// follows are begun, a few of them with each element of t: many at once would keep the loads of these panels waiting.
+template <typename Stored, int kRows, int kPanels, bool kAheadToo>
 void expand_rows(const LoraArgs& args, const LoraSlice& slice, const typename Stored::Type* b, const int64_t* rows,
                  int64_t column, int64_t n) {
   const float* t[kRows];
@@ -95,6 +96,8 @@ void expand_rows(const LoraArgs& args, const LoraSlice& slice, const typename St
   }
   const int64_t panel = slice.rank * kLanes;
   for (int64_t j = 0; j < slice.rank; ++j) {
+    constexpr int64_t kStep = kPanels * kLanes;
+    if constexpr (kAheadToo) read_ahead(b + j * kStep, kStep * static_cast<int64_t>(sizeof *b));
     F32x16 weights[kPanels];
     for (int p = 0; p < kPanels; ++p) weights[p] = Stored::get(b + p * panel + j * kLanes);
     for (int r = 0; r < kRows; ++r) {
@@ -119,14 +122,20 @@ template <typename Stored, int kPanels>
 void expand_panels(const LoraArgs& args, const LoraBlock& block, const LoraSlice& slice, int64_t panel) {
   constexpr int kMost = 4;
   const typename Stored::Type* b = at<Stored>(block, slice.b) + panel * kLanes * slice.rank;
-  read_ahead(b, kPanels * slice.rank * kLanes * static_cast<int64_t>(sizeof *b));
   const int64_t column = slice.column + panel * kLanes;
   const int64_t n = slice.n - panel * kLanes;
   int64_t i = 0;
-  for (; i + kMost <= block.count; i += kMost) {
-    expand_rows<Stored, kMost, kPanels>(args, slice, b, block.rows + i, column, n);
+  if (block.count >= kMost) {
+    expand_rows<Stored, kMost, kPanels, true>(args, slice, b, block.rows, column, n);
+    i = kMost;
+  } else {
+    expand_rows<Stored, 1, kPanels, true>(args, slice, b, block.rows, column, n);
+    i = 1;
   }
-  for (; i < block.count; ++i) expand_rows<Stored, 1, kPanels>(args, slice, b, block.rows + i, column, n);
+  for (; i + kMost <= block.count; i += kMost) {
+    expand_rows<Stored, kMost, kPanels, false>(args, slice, b, block.rows + i, column, n);
+  }
+  for (; i < block.count; ++i) expand_rows<Stored, 1, kPanels, false>(args, slice, b, block.rows + i, column, n);
 }
 
 template <typename Stored>
