@@ -110,10 +110,9 @@ struct BlockUnits {
   __m512i add[2];
 };
 template <DType kType>
-QUIRE_KERNEL_INLINE BlockUnits block_units(const PanelPlace& p, int64_t block, int bias) {
+QUIRE_KERNEL_INLINE BlockUnits block_units(const PanelPlace& p, const Scales512& s, int bias) {
   constexpr QuantFormat kFormat = quant_format(kType);
   constexpr FixedForm kForm = fixed_form(kFormat);
-  const Scales512 s = load_scales<kType>(p.scales, block, p.group_shift);
   const __m512 factor = _mm512_mul_ps(p.inverse, _mm512_set1_ps(static_cast<float>(kForm.half)));
   BlockUnits out;
 #pragma GCC unroll 2
@@ -138,6 +137,11 @@ QUIRE_KERNEL_INLINE BlockUnits block_units(const PanelPlace& p, int64_t block, i
     out.add[1] = out.add[0];
   }
   return out;
+}
+
+template <DType kType>
+QUIRE_KERNEL_INLINE BlockUnits block_units(const PanelPlace& p, int64_t block, int bias) {
+  return block_units<kType>(p, load_scales<kType>(p.scales, block, p.group_shift), bias);
 }
 
 // Calls use(group, even, odd) for the eight groups of a block: the signed codes of k 0 and 2, and of 1 and 3, of the
@@ -439,20 +443,25 @@ static __attribute__((noinline)) void dot_panel(const Task& t, int64_t panel) {
   __m512i mixed[4], high[4];
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) mixed[i] = high[i] = _mm512_setzero_si512();
-  for (int64_t b = 0; b < t.blocks; ++b, codes += code_bytes(quant_format(kType)), x += kWordRowBytes) {
-    prefetch_scales(ahead, b);
-    const BlockUnits units = block_units<kType>(p, b, -0x8000);
-    each_group<kType>(
-        codes, [&](int g, __m512i even, __m512i odd) __attribute__((always_inline)) {
-          prefetch_group(ahead, b, g);
-          const int turn = g % 2 * 2;
-          even = whole<kType, true>(even, units, g);
-          mixed[turn] = _mm512_dpbusd_epi32(mixed[turn], even, four_codes(x + 8 * g));
-          high[turn] = _mm512_dpbusd_epi32(high[turn], even, four_codes(x + 2 * kBlock + 8 * g));
-          odd = whole<kType, true>(odd, units, g);
-          mixed[turn + 1] = _mm512_dpbusd_epi32(mixed[turn + 1], odd, four_codes(x + 8 * g + 4));
-          high[turn + 1] = _mm512_dpbusd_epi32(high[turn + 1], odd, four_codes(x + 2 * kBlock + 8 * g + 4));
-        });
+  constexpr int kGroup = scale_group(quant_format(kType));
+  for (int64_t first = 0; first < t.blocks; first += kGroup) {
+    const uint8_t* record = p.scales + scale_record_at(quant_format(kType), first, p.group_shift);
+    const Header512 header = load_header<kType>(record);
+    for (int64_t b = first; b < first + kGroup; ++b, codes += code_bytes(quant_format(kType)), x += kWordRowBytes) {
+      prefetch_scales(ahead, b);
+      const BlockUnits units = block_units<kType>(p, block_scales<kType>(header, record, b), -0x8000);
+      each_group<kType>(
+          codes, [&](int g, __m512i even, __m512i odd) __attribute__((always_inline)) {
+            prefetch_group(ahead, b, g);
+            const int turn = g % 2 * 2;
+            even = whole<kType, true>(even, units, g);
+            mixed[turn] = _mm512_dpbusd_epi32(mixed[turn], even, four_codes(x + 8 * g));
+            high[turn] = _mm512_dpbusd_epi32(high[turn], even, four_codes(x + 2 * kBlock + 8 * g));
+            odd = whole<kType, true>(odd, units, g);
+            mixed[turn + 1] = _mm512_dpbusd_epi32(mixed[turn + 1], odd, four_codes(x + 8 * g + 4));
+            high[turn + 1] = _mm512_dpbusd_epi32(high[turn + 1], odd, four_codes(x + 2 * kBlock + 8 * g + 4));
+          });
+    }
   }
   const auto sum = [](const __m512i* v) __attribute__((always_inline)) {
     return _mm512_add_epi32(_mm512_add_epi32(v[0], v[1]), _mm512_add_epi32(v[2], v[3]));
