@@ -137,6 +137,9 @@ void AttentionPlan::build(const AttentionArgs& args, int threads, int64_t most_r
     items_.push_back(s.item);
     if (s.partials >= 0) items_.back().partials = partials_.data() + s.partials;
   }
+  for (size_t i = 0; i + static_cast<size_t>(threads) < items_.size(); ++i) {
+    items_[i].soon = &items_[i + static_cast<size_t>(threads)];
+  }
   for (size_t i = 0; i < merges_.size(); ++i) merges_[i].partials = partials_.data() + merge_offsets_[i];
 }
 

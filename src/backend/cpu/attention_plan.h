@@ -27,8 +27,9 @@ struct AttentionItem {
   int32_t row_end = 0;
   int32_t split_begin = 0;
   int32_t split_end = 0;
-  int32_t split_first = 0;    // of the rows' splits
-  float* partials = nullptr;  // [splits from split_first on][row_end - row_begin][partial_stride]: m, l, o
+  int32_t split_first = 0;              // of the rows' splits
+  float* partials = nullptr;            // [splits from split_first on][row_end - row_begin][partial_stride]: m, l, o
+  const AttentionItem* soon = nullptr;  // the item that a thread takes after this one, if threads take turns
 };
 
 // Merges the partial results of rows [row_begin, row_end), splits from left to right, and writes `out`.

@@ -476,6 +476,22 @@ TEST(AttentionPlan, CoversEveryRowAndSplitOnce) {
   }
 }
 
+// An item names the one that its thread takes next if threads take turns, also in a plan that was built before.
+TEST(AttentionPlan, ItemsNameTheOneThatComesSoon) {
+  const AttentionCase shape = {"soon", 9, 3, 64, 16, DType::kBF16, true, {{1, 700}, {1, 30}, {2, 300}}};
+  PagedCache cache = make_paged_cache(shape, 1);
+  Step step = whole_step(cache);
+  AttentionPlan plan;
+  for (const int threads : {1, 8, 2, 1000}) {
+    plan.build(args_of(cache, step), threads);
+    const auto items = plan.items();
+    for (size_t i = 0; i < items.size(); ++i) {
+      const size_t soon = i + static_cast<size_t>(threads);
+      ASSERT_EQ(items[i].soon, soon < items.size() ? &items[soon] : nullptr) << threads << " threads, item " << i;
+    }
+  }
+}
+
 TEST(AttentionPlanDeathTest, RefusesTablesAndLengthsThatDoNotFit) {
   const AttentionCase shape = {"wrong", 2, 1, 16, 16, DType::kF32, true, {{3, 40}}};
   PagedCache cache = make_paged_cache(shape, 1);

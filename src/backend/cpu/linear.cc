@@ -13,6 +13,12 @@ constexpr int64_t even(int64_t panels) {
   return std::max<int64_t>(2, panels / 2 * 2);
 }
 
+// Threads take pieces in turns. This order gives the pieces that a thread takes one after the other to neighbours in
+// memory, since a kernel prefetches the panels behind those it multiplies. Numbers from `pieces` on are none.
+constexpr int64_t neighbour(int64_t ticket, int64_t pieces, int threads) {
+  return ticket % threads * ceil_div(pieces, threads) + ticket / threads;
+}
+
 // Up to this many rows every thread prepares the activations for itself, which is cheaper than a second parallel
 // region.
 constexpr int64_t kOwnPrepareRows = 4;
@@ -105,13 +111,17 @@ void CpuBackend::linear_piece(const PackedView& w, const LinearArgs& args, const
 
 void CpuBackend::linear_few_rows(const PackedView& w, const LinearArgs& args) {
   const int64_t panels = w.panels();
-  const int64_t grain = even(panels / (4 * pool_.threads()));
+  const int threads = pool_.threads();
+  const int64_t grain = even(panels / (4 * threads));
+  const int64_t pieces = ceil_div(panels, grain);
   pool_.run([&](int thread) {
     const PreparedRows rows = prepared_rows(thread_rows_[static_cast<size_t>(thread)], w, args.x.rows);
     kernels_.linear.prepare(args.x, w, 0, args.x.rows, rows);
     void* scratch = thread_scratch(thread, w.k);
-    pool_.take_pieces(panels, grain, [&](int64_t begin, int64_t end) {
-      kernels_.linear.product(rows, w, args, 0, args.x.rows, begin, end, scratch);
+    pool_.take_pieces(round_up(pieces, threads), 1, [&](int64_t ticket, int64_t) {
+      const int64_t begin = neighbour(ticket, pieces, threads) * grain;
+      if (begin >= panels) return;
+      kernels_.linear.product(rows, w, args, 0, args.x.rows, begin, std::min(panels, begin + grain), scratch);
     });
   });
 }
@@ -132,14 +142,16 @@ void CpuBackend::linear_many_rows(const PackedView& w, const LinearArgs& args, b
   int64_t row_block = std::max<int64_t>(64, kRowBlockBytes / bytes_per_row / kRowTile * kRowTile);
   const int64_t row_blocks = ceil_div(rows, row_block);
   row_block = round_up(ceil_div(rows, row_blocks), kRowTile);
-  const int64_t grain = even(std::min<int64_t>(8, panels * row_blocks / (4 * pool_.threads())));
-  const int64_t panel_pieces = ceil_div(panels, grain);
-  pool_.for_each_piece(row_blocks * panel_pieces, 1, [&](int64_t piece, int64_t, int thread) {
-    const int64_t row_begin = piece / panel_pieces * row_block;
+  const int threads = pool_.threads();
+  const int64_t grain = even(std::min<int64_t>(8, panels * row_blocks / (4 * threads)));
+  const int64_t pieces = ceil_div(panels, grain);
+  const int64_t tickets = round_up(pieces, threads);
+  pool_.for_each_piece(row_blocks * tickets, 1, [&](int64_t piece, int64_t, int thread) {
+    const int64_t row_begin = piece / tickets * row_block;
     const int64_t row_end = std::min(rows, row_begin + row_block);
-    const int64_t begin = piece % panel_pieces * grain;
+    const int64_t begin = neighbour(piece % tickets, pieces, threads) * grain;
     const int64_t end = std::min(panels, begin + grain);
-    if (row_begin >= row_end) return;
+    if (row_begin >= row_end || begin >= end) return;
     linear_piece(w, args, prepare ? &prepared : nullptr, row_begin, row_end, begin, end, thread);
   });
 }

@@ -8,6 +8,7 @@
 // weights as bf16, and their products with V, which are added to o in float. Tiles are always whole: a position that a
 // row does not see has weight 0, and V there is 0 or finite.
 #include "backend/cpu/isa/attention_codes_amx.h"
+#include "backend/cpu/isa/attention_few_amx.h"
 #include "backend/cpu/isa/attention_shared.h"
 #include "backend/cpu/isa/attention_widen.h"
 #include "backend/cpu/isa/tiles_amx.h"
@@ -93,7 +94,8 @@ struct Rows {
   uint8_t* q;                        // [tile][step]: first operands
   uint8_t* p;                        // [2 steps of positions]: a tile's weights
   float* s;                          // [16][64]: a tile's scores
-  float* q_few;                      // [kFewRows][steps * 32]: q in float, rounded, where there are few rows
+  bool few;                          // attention_few_amx.h serves them
+  float* q_few;                      // [steps][rows][32]: q in float, rounded, where there are few rows
   float* add;                        // [16][64] or [kFewRows][kMaxHeadDim]: a tile's products with V
   float* o;
   float* l;
@@ -118,7 +120,7 @@ QUIRE_INLINE void widen_row(const uint8_t* from, float* to) {
   }
 }
 
-void prepare_rows(const AttentionArgs& args, const AttentionItem& item, float* scratch, Rows* rows) {
+void prepare_rows(const AttentionArgs& args, const AttentionItem& item, bool in_pairs, float* scratch, Rows* rows) {
   rows->head_dim = args.kv.head_dim;
   rows->pages = kv_geometry(args.kv);
   rows->width = rows->pages.width;
@@ -147,8 +149,10 @@ void prepare_rows(const AttentionArgs& args, const AttentionItem& item, float* s
   rows->merged_m = take(kAttentionRowsMost);
   rows->merged_l = take(kAttentionRowsMost);
   rows->q_few = take(kFewRows * rows->steps * kStep);
+  const Seen first = seen_by_row(args, item.seq, item.row_begin), last = seen_by_row(args, item.seq, item.row_end - 1);
+  rows->few = in_pairs && rows->num_rows <= kFewRows && first.begin == last.begin && first.end == last.end;
   const __m512 factor = _mm512_set1_ps(rows->rule.factor);
-  for (int r = 0; r < rows->num_tiles * kTileRows; ++r) {
+  for (int r = 0; r < (rows->few ? rows->num_rows : rows->num_tiles * kTileRows); ++r) {
     uint8_t* to = rows->q + (r / kTileRows * rows->steps) * kOperandBytes + r % kTileRows * 64;
     const float* from = nullptr;
     if (r < rows->num_rows) {
@@ -168,8 +172,7 @@ void prepare_rows(const AttentionArgs& args, const AttentionItem& item, float* s
         half[h] = _mm512_mul_ps(n == 0 ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(mask, from + first), factor);
       }
       _mm512_store_si512(to, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(half[1], half[0])));
-      if (rows->num_rows <= kFewRows && r < rows->num_rows)
-        widen_row(to, rows->q_few + (r * rows->steps + step) * kStep);
+      if (rows->few) widen_row(to, rows->q_few + (step * rows->num_rows + r) * kStep);
     }
   }
 }
@@ -538,175 +541,74 @@ void run_tile(Rows* rows, const Tile<T>& now, const Tile<T>* next) {
   }
 }
 
-// Few rows that all see the same positions: computes lane by lane what the tiles do. Subnormals count as zeros, as
-// there.
-class FlushTiny {
- public:
-  FlushTiny() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | 0x8040); }
-  ~FlushTiny() { _mm_setcsr(saved_); }
-
- private:
-  unsigned saved_;
-};
-
-QUIRE_INLINE __m512 even_of(__m512i pairs) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
-}
-QUIRE_INLINE __m512 odd_of(__m512i pairs) {
-  return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-0x10000)));
+// Sets the sums of a split to their beginning.
+void begin_split(const Rows& rows) {
+  for (int64_t i = 0; i < rows.num_rows * rows.width; i += kLanes) store(rows.o + i, zero());
+  for (int64_t i = 0; i < rows.num_rows * kLanes; i += kLanes) store(rows.l + i, zero());
+  for (int r = 0; r < rows.num_rows; ++r) rows.m[r] = -__builtin_inff();
 }
 
-// Prefetches one tile ahead: K of the next tile with K of this one, V with V.
-template <int kRows>
-void score_few(const Rows& rows, const uint16_t* const* next_k) {
-  const FlushTiny flush;
-  const int64_t q_stride = rows.steps * kStep;
-  for (int g = 0; g < kTileGroups; ++g) {
-    __m512 sum[kRows];
-#pragma GCC unroll 6
-    for (int r = 0; r < kRows; ++r) sum[r] = _mm512_setzero_ps();
-    for (int64_t step = 0; step < rows.steps; ++step) {
-      const uint8_t* k = rows.k_at[g] + step * rows.k_step;
-      const auto* soon = reinterpret_cast<const uint8_t*>(next_k[g]) + step * rows.k_step;
-      const float* q = rows.q_few + step * kStep;
-      __m512 even[kRows], odd[kRows];
-#pragma GCC unroll 6
-      for (int r = 0; r < kRows; ++r) even[r] = odd[r] = _mm512_setzero_ps();
-      for (int i = 0; i < 16; ++i) {
-        const __m512i pairs = _mm512_load_si512(k + 64 * i);
-        _mm_prefetch(soon + 64 * i, _MM_HINT_T0);
-        const __m512 a = even_of(pairs), b = odd_of(pairs);
-#pragma GCC unroll 6
-        for (int r = 0; r < kRows; ++r) {
-          even[r] = _mm512_fmadd_ps(_mm512_set1_ps(q[r * q_stride + 2 * i]), a, even[r]);
-          odd[r] = _mm512_fmadd_ps(_mm512_set1_ps(q[r * q_stride + 2 * i + 1]), b, odd[r]);
-        }
-      }
-#pragma GCC unroll 6
-      for (int r = 0; r < kRows; ++r) sum[r] = _mm512_add_ps(sum[r], _mm512_add_ps(even[r], odd[r]));
+// A tile of few rows, which all see [low, high).
+FewTile find_few(const AttentionArgs& args, const AttentionItem& item, const KvGeometry& pages, Seen seen,
+                 int64_t begin) {
+  FewTile tile;
+  tile.run = TileRun::of(seen.begin, seen.end, begin);
+  find_chunks<uint16_t, kKvGroup>(args, item, pages, begin, tile.run, tile.k, tile.v);
+  return tile;
+}
+// The tile after that at `begin`: of this split, of the next one, or of the item that this thread takes next if all
+// take turns.
+FewTile find_next_few(const AttentionArgs& args, const AttentionItem& item, const KvGeometry& pages, Seen seen,
+                      int64_t split, int64_t begin) {
+  const int64_t after = begin + kAttentionTile;
+  if (after < clamp(seen.end, 0, (split + 1) * kAttentionSplit)) return find_few(args, item, pages, seen, after);
+  if (split + 1 < item.split_end) return find_few(args, item, pages, seen, first_tile(split + 1, seen.begin));
+  const AttentionItem& soon = item.soon == nullptr ? item : *item.soon;
+  const Seen first = seen_by_row(args, soon.seq, soon.row_begin);
+  return find_few(args, soon, pages, first, first_tile(soon.split_begin, first.begin));
+}
+void run_few_rows(const AttentionArgs& args, const AttentionItem& item, const Rows& rows, const RowSums& sums) {
+  const FewRows few = {rows.steps, rows.width, rows.rule, rows.q_few, rows.s, rows.add, rows.o, rows.l, rows.m};
+  const Seen seen = {rows.low[0], rows.high[0]};
+  FewTile now = find_few(args, item, rows.pages, seen, first_tile(item.split_begin, seen.begin));
+  for (int64_t split = item.split_begin; split < item.split_end; ++split) {
+    begin_split(rows);
+    const int64_t end = clamp(seen.end, 0, (split + 1) * kAttentionSplit);
+    for (int64_t begin = first_tile(split, seen.begin); begin < end; begin += kAttentionTile) {
+      const FewTile next = find_next_few(args, item, rows.pages, seen, split, begin);
+      attend_few_rows(rows.num_rows, few, now, next);
+      now = next;
     }
-#pragma GCC unroll 6
-    for (int r = 0; r < kRows; ++r) _mm512_store_ps(rows.s + r * kAttentionTile + g * kLanes, sum[r]);
+    end_split(args, item, sums, split, [&](int r) { return rows.m[r]; });
   }
-}
-
-// Writes p V of the positions of `run` to `add`; p is in `s`. kWhole: the run begins with the tile.
-template <int kRows, bool kWhole>
-void multiply_few(const Rows& rows, const uint16_t* const* v, const uint16_t* const* next_v, TileRun run) {
-  const FlushTiny flush;
-  for (int64_t c = 0; c < rows.width; c += kLanes) {
-    __m512 sum[kRows];
-#pragma GCC unroll 6
-    for (int r = 0; r < kRows; ++r) sum[r] = _mm512_setzero_ps();
-    for (int64_t step = 0; step < kPositionSteps; ++step) {
-      const int64_t first = step * kStep;
-      const int64_t unseen = kWhole ? 0 : clamp(run.begin - first, 0, kStep);
-      const int64_t seen = clamp(run.end - first, 0, kStep);
-      __m512 even[kRows], odd[kRows];
-#pragma GCC unroll 6
-      for (int r = 0; r < kRows; ++r) even[r] = odd[r] = _mm512_setzero_ps();
-      int64_t i = unseen;
-      if (!kWhole && i % 2 == 1 && i < seen) {  // a window begins at the second of a pair
-        const int64_t at = (first + i - 1) % kKvGroup * rows.width + 2 * c;
-        const __m512 b = odd_of(_mm512_load_si512(v[(first + i) / kKvGroup] + at));
-#pragma GCC unroll 6
-        for (int r = 0; r < kRows; ++r) {
-          odd[r] = _mm512_fmadd_ps(_mm512_set1_ps(rows.s[r * kAttentionTile + first + i]), b, odd[r]);
-        }
-        ++i;
-      }
-      for (; i < seen; i += 2) {
-        const int64_t at = (first + i) % kKvGroup * rows.width + 2 * c;
-        const __m512i pairs = _mm512_load_si512(v[(first + i) / kKvGroup] + at);
-        _mm_prefetch(next_v[(first + i) / kKvGroup] + at, _MM_HINT_T0);
-        const float* p = rows.s + first + i;
-        const __m512 a = even_of(pairs), b = odd_of(pairs);
-#pragma GCC unroll 6
-        for (int r = 0; r < kRows; ++r) {
-          even[r] = _mm512_fmadd_ps(_mm512_set1_ps(p[r * kAttentionTile]), a, even[r]);
-        }
-        if (i + 1 == seen) break;
-#pragma GCC unroll 6
-        for (int r = 0; r < kRows; ++r) {
-          odd[r] = _mm512_fmadd_ps(_mm512_set1_ps(p[r * kAttentionTile + 1]), b, odd[r]);
-        }
-      }
-#pragma GCC unroll 6
-      for (int r = 0; r < kRows; ++r) sum[r] = _mm512_add_ps(sum[r], _mm512_add_ps(even[r], odd[r]));
-    }
-#pragma GCC unroll 6
-    for (int r = 0; r < kRows; ++r) _mm512_store_ps(rows.add + r * kMaxHeadDim + c, sum[r]);
-  }
-}
-
-template <int kRows>
-void run_few(Rows* rows, const Tile<PairedPages>& now, const Tile<PairedPages>& next) {
-  alignas(64) float a[kLanes];
-  lay_out_k<PairedPages>(rows, now.k, now.run);
-  score_few<kRows>(*rows, next.k);
-  finish_scores<false>(*rows, 0);
-  softmax<false>(*rows, 0, a);
-  for (int r = 0; r < kRows; ++r) {
-    for (int i = 0; i < kPositionSteps; ++i) {
-      widen_row(rows->p + i * kOperandBytes + r * 64, rows->s + r * kAttentionTile + i * kStep);
-    }
-  }
-  if (now.run.begin == 0) {
-    multiply_few<kRows, true>(*rows, now.v, next.v, now.run);
-  } else {
-    multiply_few<kRows, false>(*rows, now.v, next.v, now.run);
-  }
-  for (int r = 0; r < kRows; ++r) {
-    float* o = rows->o + r * rows->width;
-    for (int64_t d = 0; d < rows->width; d += kLanes) {
-      store(o + d, fma(load(o + d), splat(a[r]), load(rows->add + r * kMaxHeadDim + d)));
-    }
-  }
-}
-
-template <int kRows = kFewRows>
-void run_few_rows(Rows* rows, const Tile<PairedPages>& now, const Tile<PairedPages>& next) {
-  if (rows->num_rows == kRows) return run_few<kRows>(rows, now, next);
-  if constexpr (kRows > 1) run_few_rows<kRows - 1>(rows, now, next);
 }
 
 template <typename T>
 void run_item(const AttentionArgs& args, const AttentionItem& item, float* scratch, const CodeTable* codes = nullptr) {
   Rows rows;
   rows.codes = codes;
-  prepare_rows(args, item, scratch, &rows);
-  const int64_t low = rows.low[0];
-  const int64_t high = rows.high[rows.num_rows - 1];
-  const bool alike = rows.high[0] == high && rows.low[rows.num_rows - 1] == low;
-  const bool few = T::kInPairs && rows.num_rows <= kFewRows && alike;
-  if (!few) configure_tiles(rows.num_rows < kTileRows ? rows.num_rows : kTileRows, kLanes);
+  prepare_rows(args, item, T::kInPairs, scratch, &rows);
   const RowSums sums = {rows.num_rows, rows.low, rows.high,   args.kv.v_dim(), rows.width,
                         rows.o,        rows.l,   rows.merged, rows.merged_m,   rows.merged_l};
+  if (rows.few) return run_few_rows(args, item, rows, sums);
+  const int64_t low = rows.low[0];
+  const int64_t high = rows.high[rows.num_rows - 1];
+  configure_tiles(rows.num_rows < kTileRows ? rows.num_rows : kTileRows, kLanes);
   for (int64_t split = item.split_begin; split < item.split_end; ++split) {
-    for (int64_t i = 0; i < rows.num_rows * rows.width; i += kLanes) store(rows.o + i, zero());
-    for (int64_t i = 0; i < rows.num_rows * kLanes; i += kLanes) store(rows.l + i, zero());
-    for (int r = 0; r < rows.num_rows; ++r) rows.m[r] = -__builtin_inff();
+    begin_split(rows);
     const int64_t end = clamp(high, 0, (split + 1) * kAttentionSplit);
     Tile<T> now = find_tile<T>(args, item, rows, first_tile(split, low));
     lay_out_k<T>(&rows, now.k, now.run);
     for (int64_t begin = now.begin; begin < end; begin += kAttentionTile) {
       const bool more = begin + kAttentionTile < end;
       const Tile<T> next = more ? find_tile<T>(args, item, rows, begin + kAttentionTile) : now;
-      if constexpr (T::kInPairs) {
-        if (few) {
-          rows.enter(begin);
-          run_few_rows(&rows, now, next);
-          now = next;
-          continue;
-        }
-      }
       if constexpr (T::kScaled) find_scales(args, item, now.begin, now.run, &rows.scales);
       run_tile<T>(&rows, now, more ? &next : nullptr);
       now = next;
     }
     end_split(args, item, sums, split, [&](int r) { return rows.m[r]; });
   }
-  if (!few) release_tiles();
+  release_tiles();
 }
 
 }  // namespace

@@ -60,11 +60,17 @@ template <typename Type, int64_t kChunk>
   const KvLayer& kv = args.kv;
   const int64_t k_row = kChunk == kKvGroup ? kv.head_dim : g.k_stride;
   const int32_t* table = args.block_tables.data() + item.seq * args.max_blocks;
+  const int64_t first = run.begin / kChunk, last = (run.end - 1) / kChunk;
+  const int64_t position = tile + first * kChunk;
+  int64_t block = position / kv.block_size;
+  int64_t inside = position % kv.block_size;
   for (int64_t i = 0; i < kAttentionTile / kChunk; ++i) {
-    const int64_t position = tile + clamp(i, run.begin / kChunk, (run.end - 1) / kChunk) * kChunk;
-    const int64_t inside = position % kv.block_size;
-    const char* head = static_cast<const char*>(kv.pages) + table[position / kv.block_size] * kv.page_stride +
-                       item.kv_head * g.head_bytes;
+    if (i > first && i <= last) inside += kChunk;
+    if (inside == kv.block_size) {
+      inside = 0;
+      ++block;
+    }
+    const char* head = static_cast<const char*>(kv.pages) + table[block] * kv.page_stride + item.kv_head * g.head_bytes;
     k[i] = reinterpret_cast<const Type*>(head) + inside * k_row;
     v[i] = kv.v_in_k ? k[i] : reinterpret_cast<const Type*>(head + g.k_bytes) + inside * g.v_stride;
   }

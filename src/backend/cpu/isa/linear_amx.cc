@@ -110,10 +110,9 @@ struct BlockUnits {
   __m512i add[2];
 };
 template <DType kType>
-QUIRE_KERNEL_INLINE BlockUnits block_units(const PanelPlace& p, int64_t block, int bias) {
+QUIRE_KERNEL_INLINE BlockUnits block_units(const PanelPlace& p, const Scales512& s, int bias) {
   constexpr QuantFormat kFormat = quant_format(kType);
   constexpr FixedForm kForm = fixed_form(kFormat);
-  const Scales512 s = load_scales<kType>(p.scales, block, p.group_shift);
   const __m512 factor = _mm512_mul_ps(p.inverse, _mm512_set1_ps(static_cast<float>(kForm.half)));
   BlockUnits out;
 #pragma GCC unroll 2
@@ -138,6 +137,11 @@ QUIRE_KERNEL_INLINE BlockUnits block_units(const PanelPlace& p, int64_t block, i
     out.add[1] = out.add[0];
   }
   return out;
+}
+
+template <DType kType>
+QUIRE_KERNEL_INLINE BlockUnits block_units(const PanelPlace& p, int64_t block, int bias) {
+  return block_units<kType>(p, load_scales<kType>(p.scales, block, p.group_shift), bias);
 }
 
 // Calls use(group, even, odd) for the eight groups of a block: the signed codes of k 0 and 2, and of 1 and 3, of the
@@ -197,31 +201,60 @@ QUIRE_KERNEL_INLINE void unpack_bytes(const PanelPlace& p, int64_t block, Weight
       });
 }
 
-// Prefetches what the panel at a distance of `next` has at the place of a block's scales and of its group of codes:
-// line by line, because more at once would take the buffers that this panel's own lines pass through.
+// What is prefetched while a panel is used. A core reads several places together faster than one after the other, so
+// the lines of codes come from several places in turn, one at a time, because more at once would take the buffers that
+// this panel's own lines pass through. The places are the panels of a set: while the panels of one set are used, those
+// of the next are read, each panel of this set for a part of all panels of the next. Of long panels, they are parts of
+// the next panel.
+constexpr int64_t kLongPanel = 3072;  // its k; the parts of such a panel are 6 KiB from each other
 template <DType kType>
-QUIRE_KERNEL_INLINE void prefetch_scales(const PanelPlace& p, int64_t block, int64_t next) {
-  constexpr QuantFormat kFormat = quant_format(kType);
-  const int64_t record = scale_record_at(kFormat, block, p.group_shift);
-  _mm_prefetch(p.scales + next + record + block % scale_group(kFormat) * block_scale_bytes(kFormat), _MM_HINT_T1);
+struct Ahead {
+  static constexpr QuantFormat kFormat = quant_format(kType);
+  static constexpr int kLines = code_bytes(kFormat) / 64;  // of a block
+  static constexpr int kPlaces = kLines == 8 ? 4 : kLines;
+  const uint8_t* codes;   // at the first place
+  const uint8_t* scales;  // of the next panel
+  int64_t stride;         // from one place to the next
+  int group_shift;
+};
+template <DType kType>
+QUIRE_KERNEL_INLINE Ahead<kType> ahead_of(const PackedView& w, int64_t panel) {
+  constexpr int kPlaces = Ahead<kType>::kPlaces;
+  const int64_t part = w.k / kBlock * (Ahead<kType>::kLines / kPlaces) * 64;
+  const uint8_t* next = w.panel(panel + 1);
+  _mm_prefetch(next + w.bound_offset, _MM_HINT_T1);
+  if (w.k >= kLongPanel) return {next, next + w.scale_offset, part, w.group_shift};
+  const int64_t place = panel % kPlaces;
+  const int64_t set = panel - place + kPlaces;
+  // There is nothing behind the last set: its own panel's lines are here already.
+  if (set >= w.panels()) return {w.panel(panel), next + w.scale_offset, 0, w.group_shift};
+  return {w.panel(set) + place * part, next + w.scale_offset, w.panel_stride, w.group_shift};
 }
 template <DType kType>
-QUIRE_KERNEL_INLINE void prefetch_group(const uint8_t* codes, int g, int64_t next) {
-  constexpr int kLines = code_bytes(quant_format(kType)) / 64;
+QUIRE_KERNEL_INLINE void prefetch_scales(const Ahead<kType>& a, int64_t block) {
+  constexpr QuantFormat kFormat = quant_format(kType);
+  const int64_t record = scale_record_at(kFormat, block, a.group_shift);
+  _mm_prefetch(a.scales + record + block % scale_group(kFormat) * block_scale_bytes(kFormat), _MM_HINT_T1);
+}
+// The lines of one of a block's eight groups.
+template <DType kType>
+QUIRE_KERNEL_INLINE void prefetch_group(const Ahead<kType>& a, int64_t block, int g) {
+  constexpr int kLines = Ahead<kType>::kLines, kPlaces = Ahead<kType>::kPlaces;
+  const uint8_t* at = a.codes + block * (kLines / kPlaces) * 64;
 #pragma GCC unroll 8
   for (int line = g * kLines / 8; line < (g + 1) * kLines / 8; ++line) {
-    _mm_prefetch(codes + next + 64 * line, _MM_HINT_T1);
+    _mm_prefetch(at + line % kPlaces * a.stride + line / kPlaces * 64, _MM_HINT_T1);
   }
 }
 
 template <DType kType>
-QUIRE_KERNEL_INLINE void unpack_words(const PanelPlace& p, int64_t block, int64_t next, WeightBlock& out) {
-  prefetch_scales<kType>(p, block, next);
+QUIRE_KERNEL_INLINE void unpack_words(const PanelPlace& p, int64_t block, const Ahead<kType>& ahead, WeightBlock& out) {
+  prefetch_scales(ahead, block);
   const BlockUnits units = block_units<kType>(p, block, -0x8000);
   const uint8_t* codes = p.codes + block * code_bytes(quant_format(kType));
   each_group<kType>(
       codes, [&](int g, __m512i even, __m512i odd) __attribute__((always_inline)) {
-        prefetch_group<kType>(codes, g, next);
+        prefetch_group(ahead, block, g);
         _mm512_store_si512(out[2 * g], whole<kType, true>(even, units, g));
         _mm512_store_si512(out[2 * g + 1], whole<kType, true>(odd, units, g));
       });
@@ -352,24 +385,23 @@ QUIRE_KERNEL_INLINE void put_joined(const Task& t, const Columns& c, int64_t pan
 // Blocks that are unpacked ahead of their products: a tile cannot be loaded while its stores are on their way.
 constexpr int kAhead = 4;
 
-// Up to two tiles of rows, straight from the packed weight: blocks are unpacked while earlier ones are multiplied, and
-// the next panel, which lies behind this one, is prefetched.
+// Up to two tiles of rows, straight from the packed weight: blocks are unpacked while earlier ones are multiplied.
 template <DType kType, WordTiles kTiles>
 static __attribute__((noinline)) void stream_panel(const Task& t, int64_t panel) {
   const PanelPlace p = panel_place(*t.w, panel);
-  const int64_t next = t.w->panel_stride;
+  const Ahead<kType> ahead = ahead_of<kType>(*t.w, panel);
   const int64_t block_bytes = int64_t{kWordRowBytes} * t.height;
   const int8_t* x = t.words;
   const int8_t* x1 = t.words + t.blocks * block_bytes;
   alignas(64) WeightBlock ready[2 * kAhead];
   clear_sums();
-  for (int64_t b = 0; b < kAhead && b < t.blocks; ++b) unpack_words<kType>(p, b, next, ready[b]);
+  for (int64_t b = 0; b < kAhead && b < t.blocks; ++b) unpack_words<kType>(p, b, ahead, ready[b]);
   for (int64_t b = 0; b < t.blocks; b += 4) {
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i, x += block_bytes, x1 += block_bytes) {
       if (b + i >= t.blocks) break;
       const int64_t soon = b + i + kAhead;
-      if (soon < t.blocks) unpack_words<kType>(p, soon, next, ready[soon % (2 * kAhead)]);
+      if (soon < t.blocks) unpack_words<kType>(p, soon, ahead, ready[soon % (2 * kAhead)]);
       const WeightBlock& w = ready[(b + i) % (2 * kAhead)];
       if constexpr (kTiles == WordTiles::kJoined) {
         switch (i) {
@@ -405,27 +437,31 @@ static __attribute__((noinline)) void stream_panel(const Task& t, int64_t panel)
 template <DType kType>
 static __attribute__((noinline)) void dot_panel(const Task& t, int64_t panel) {
   const PanelPlace p = panel_place(*t.w, panel);
-  const int64_t next = t.w->panel_stride;
+  const Ahead<kType> ahead = ahead_of<kType>(*t.w, panel);
   const uint8_t* codes = p.codes;
   const int8_t* x = t.words;
   __m512i mixed[4], high[4];
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) mixed[i] = high[i] = _mm512_setzero_si512();
-  _mm_prefetch(p.codes + t.w->bound_offset + next, _MM_HINT_T1);
-  for (int64_t b = 0; b < t.blocks; ++b, codes += code_bytes(quant_format(kType)), x += kWordRowBytes) {
-    prefetch_scales<kType>(p, b, next);
-    const BlockUnits units = block_units<kType>(p, b, -0x8000);
-    each_group<kType>(
-        codes, [&](int g, __m512i even, __m512i odd) __attribute__((always_inline)) {
-          prefetch_group<kType>(codes, g, next);
-          const int turn = g % 2 * 2;
-          even = whole<kType, true>(even, units, g);
-          mixed[turn] = _mm512_dpbusd_epi32(mixed[turn], even, four_codes(x + 8 * g));
-          high[turn] = _mm512_dpbusd_epi32(high[turn], even, four_codes(x + 2 * kBlock + 8 * g));
-          odd = whole<kType, true>(odd, units, g);
-          mixed[turn + 1] = _mm512_dpbusd_epi32(mixed[turn + 1], odd, four_codes(x + 8 * g + 4));
-          high[turn + 1] = _mm512_dpbusd_epi32(high[turn + 1], odd, four_codes(x + 2 * kBlock + 8 * g + 4));
-        });
+  constexpr int kGroup = scale_group(quant_format(kType));
+  for (int64_t first = 0; first < t.blocks; first += kGroup) {
+    const uint8_t* record = p.scales + scale_record_at(quant_format(kType), first, p.group_shift);
+    const Header512 header = load_header<kType>(record);
+    for (int64_t b = first; b < first + kGroup; ++b, codes += code_bytes(quant_format(kType)), x += kWordRowBytes) {
+      prefetch_scales(ahead, b);
+      const BlockUnits units = block_units<kType>(p, block_scales<kType>(header, record, b), -0x8000);
+      each_group<kType>(
+          codes, [&](int g, __m512i even, __m512i odd) __attribute__((always_inline)) {
+            prefetch_group(ahead, b, g);
+            const int turn = g % 2 * 2;
+            even = whole<kType, true>(even, units, g);
+            mixed[turn] = _mm512_dpbusd_epi32(mixed[turn], even, four_codes(x + 8 * g));
+            high[turn] = _mm512_dpbusd_epi32(high[turn], even, four_codes(x + 2 * kBlock + 8 * g));
+            odd = whole<kType, true>(odd, units, g);
+            mixed[turn + 1] = _mm512_dpbusd_epi32(mixed[turn + 1], odd, four_codes(x + 8 * g + 4));
+            high[turn + 1] = _mm512_dpbusd_epi32(high[turn + 1], odd, four_codes(x + 2 * kBlock + 8 * g + 4));
+          });
+    }
   }
   const auto sum = [](const __m512i* v) __attribute__((always_inline)) {
     return _mm512_add_epi32(_mm512_add_epi32(v[0], v[1]), _mm512_add_epi32(v[2], v[3]));

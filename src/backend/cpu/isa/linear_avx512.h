@@ -90,35 +90,41 @@ QUIRE_KERNEL_INLINE __m512 negate(__m512 v) {
   return _mm512_xor_ps(v, _mm512_set1_ps(-0.0f));
 }
 
+// What the blocks of one record of scales share.
+struct Header512 {
+  __m512 sw, wm;
+};
 template <DType kType>
-QUIRE_KERNEL_INLINE Scales512 load_scales(const uint8_t* panel_scales, int64_t block, int group_shift) {
+QUIRE_KERNEL_INLINE Header512 load_header(const uint8_t* record) {
+  constexpr Scheme kScheme = quant_format(kType).scheme;
+  if constexpr (kScheme == Scheme::kGroupMin) return {_mm512_loadu_ps(record), _mm512_loadu_ps(record + 4 * kPanel)};
+  if constexpr (kScheme == Scheme::kExponent) return {load_exponents(record), _mm512_setzero_ps()};
+  Header512 h = {load_halves(record), _mm512_setzero_ps()};
+  if constexpr (kScheme == Scheme::kScaleMin) h.wm = load_halves(record + 2 * kPanel);
+  if constexpr (kScheme == Scheme::kSuperMin || kScheme == Scheme::kSubScaleMin) {
+    h.wm = negate(load_halves(record + 2 * kPanel));
+  }
+  return h;
+}
+
+// The scales of one block, given its record and the record's header.
+template <DType kType>
+QUIRE_KERNEL_INLINE Scales512 block_scales(const Header512& header, const uint8_t* record, int64_t block) {
   constexpr QuantFormat kFormat = quant_format(kType);
-  constexpr int kGroup = scale_group(kFormat);
-  const uint8_t* record = panel_scales + scale_record_at(kFormat, block, group_shift);
-  const uint8_t* part = record + scale_header_bytes(kFormat) + block % kGroup * block_scale_bytes(kFormat);
+  const uint8_t* part =
+      record + scale_header_bytes(kFormat) + block % scale_group(kFormat) * block_scale_bytes(kFormat);
   Scales512 s = {};
-  if constexpr (kFormat.scheme == Scheme::kGroupMin) {
-    s.sw = _mm512_loadu_ps(record);
-    s.wm = _mm512_loadu_ps(record + 4 * kPanel);
-    return s;
-  }
-  if constexpr (kFormat.scheme == Scheme::kExponent) {
-    s.sw = load_exponents(record);
-    return s;
-  }
-  s.sw = load_halves(record);
+  s.sw = header.sw;
+  s.wm = header.wm;
   if constexpr (kFormat.scheme == Scheme::kSuperScale) {
     s.sw = _mm512_mul_ps(s.sw, load_signed_bytes(part));
-  } else if constexpr (kFormat.scheme == Scheme::kScaleMin) {
-    s.wm = load_halves(record + 2 * kPanel);
   } else if constexpr (kFormat.scheme == Scheme::kSuperMin) {
     s.sw = _mm512_mul_ps(s.sw, load_bytes(part));
-    s.wm = negate(_mm512_mul_ps(load_halves(record + 2 * kPanel), load_bytes(part + kPanel)));
+    s.wm = _mm512_mul_ps(s.wm, load_bytes(part + kPanel));
   } else if constexpr (kFormat.scheme == Scheme::kSubScale) {
     s.sc[0] = load_signed_bytes(part);
     s.sc[1] = load_signed_bytes(part + kPanel);
   } else if constexpr (kFormat.scheme == Scheme::kSubScaleMin) {
-    s.wm = negate(load_halves(record + 2 * kPanel));
     for (int h = 0; h < 2; ++h) {
       const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(part + h * kPanel));
       const __m512i both = _mm512_cvtepu8_epi32(packed);
@@ -127,6 +133,11 @@ QUIRE_KERNEL_INLINE Scales512 load_scales(const uint8_t* panel_scales, int64_t b
     }
   }
   return s;
+}
+template <DType kType>
+QUIRE_KERNEL_INLINE Scales512 load_scales(const uint8_t* panel_scales, int64_t block, int group_shift) {
+  const uint8_t* record = panel_scales + scale_record_at(quant_format(kType), block, group_shift);
+  return block_scales<kType>(load_header<kType>(record), record, block);
 }
 
 QUIRE_KERNEL_INLINE __m512i four_codes(const int8_t* x) {
