@@ -13,6 +13,11 @@ void GpuBackend::sample(const SampleArgs& args) {
   sampler_.sample(args, joined_.largest_logits(args));
 }
 
+// There is no such op on a GPU: rows are digested where they are sampled (SampleRow::digest).
+void GpuBackend::digest_rows(const DigestRowsArgs& args) {
+  Backend::digest_rows(args);
+}
+
 uint64_t GpuBackend::finish_samples(int64_t rows) {
   const uint64_t out = sampler_.finish(rows);
   if (watch_ != nullptr) watch_->probe();
