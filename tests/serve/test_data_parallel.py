@@ -324,6 +324,8 @@ def test_kv_events_of_each_engine(start):
         socket.setsockopt(zmq.RCVTIMEO, 60000)
     config = {"enable_kv_cache_events": True, "endpoint": f"tcp://127.0.0.1:{port}"}
     server = start("tiny", *TWO, "--kv-events-config", json.dumps(config))
+    sources = server.http.get("/kv_event_sources").json()
+    assert [source["data_parallel_rank"] for source in sources] == [0, 1]
     for number, socket in enumerate(sockets):
         prompt = [number + 3] * 40
         batch = None
