@@ -25,7 +25,9 @@ uint64_t GpuBackend::finish_samples(int64_t rows) {
 }
 
 SampledRows GpuBackend::sampled(uint64_t finished) {
-  return sampler_.sampled(finished);
+  const SampledRows out = sampler_.sampled(finished);
+  if (watch_ != nullptr) watch_->stay_if_aborted();
+  return out;
 }
 
 void GpuBackend::take_sampled(const TakeSampledArgs& args) {
