@@ -57,7 +57,7 @@ ApiStatus Generation::start(std::vector<engine::Request> requests) {
     for (size_t p = 0; p < requests.size(); ++p) {
       requests[p].adapter = options_.adapter;
       if (options_.adapter != nullptr) requests[p].adapter_name = options_.model;
-      requests[p].params.row_digests = keeps_receipts();
+      requests[p].params.row_digests = keeps_receipts() ? sampling::kNewestDigests : sampling::RowDigests::kNone;
       prompts_[p].ids = requests[p].prompt;
       prompts_[p].params = requests[p].params;
     }

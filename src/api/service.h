@@ -27,6 +27,7 @@ namespace quire::api {
 
 // Where KV events are published.
 struct KvEventSource {
+  int64_t rank = 0;  // of the engine
   std::string endpoint;
   std::string replay_endpoint;  // "": none
   std::string topic;

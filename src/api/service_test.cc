@@ -9,6 +9,7 @@
 #include "api/conversation.h"
 #include "api/roles.h"
 #include "api/testing.h"
+#include "llm/receipt_check.h"
 
 namespace quire::api {
 namespace {
@@ -127,6 +128,53 @@ TEST_F(ServiceTest, TakesRolesThatTheTemplateNames) {
   EXPECT_EQ(refused.error().param, "messages[1].role");
   input.chat_template = "{% if role == 'ipython' %}{% endif %}";
   EXPECT_TRUE(check_roles(service, input).ok());
+}
+
+// Receipts of every version are verified, however new the program is.
+TEST(Receipts, OfAllVersionsAreVerified) {
+  auto loaded = llm::Llm::load(small_model());
+  ASSERT_TRUE(loaded.ok()) << loaded.error().message;
+  llm::Llm& model = **loaded;
+  std::vector<llm::ReadReceipt> receipts;
+  for (const auto version : {sampling::RowDigests::kFirst, sampling::RowDigests::kSecond}) {
+    sampling::SamplingParams params;
+    params.seed = 5;
+    params.max_tokens = 4;
+    params.ignore_eos = true;
+    params.row_digests = version;
+    const auto checked = model.check(params);
+    ASSERT_TRUE(checked.ok()) << checked.error().message;
+    llm::Receipt receipt;
+    receipt.version = version;
+    receipt.origin = model.origin();
+    receipt.params = params;
+    receipt.prompt = {3, 4, 5};
+    receipt.finish = "length";
+    auto request = model.prepare(receipt.prompt, *checked, 0, "", nullptr, nullptr);
+    ASSERT_TRUE(request.ok()) << request.error().message;
+    receipt.params.eos_token_ids = request->params.eos_token_ids;
+    model.submit(std::move(*request), {});
+    while (receipt.tokens.size() < 4) {
+      for (const llm::Delta& delta : model.step()) {
+        ASSERT_FALSE(delta.error) << delta.error->message;
+        receipt.tokens.insert(receipt.tokens.end(), delta.tokens.begin(), delta.tokens.end());
+        receipt.rows.insert(receipt.rows.end(), delta.row_digests.begin(), delta.row_digests.end());
+      }
+    }
+    for (const bool changed : {false, true}) {
+      if (changed) receipt.rows[2] ^= 1;
+      const auto read = llm::read_receipt(*json::parse(json::dump(receipt.to_json())));
+      ASSERT_TRUE(read.ok()) << read.error().message;
+      EXPECT_EQ(read->receipt.version, version);
+      receipts.push_back(*read);
+    }
+  }
+  EXPECT_NE(receipts[0].receipt.rows, receipts[2].receipt.rows);
+  std::vector<std::string> verdicts(receipts.size());
+  llm::check_receipts(model, receipts, 3, [&](size_t i, const llm::Verdict& verdict) { verdicts[i] = verdict.text; });
+  for (size_t i = 0; i < verdicts.size(); ++i) {
+    EXPECT_EQ(verdicts[i], i % 2 == 0 ? "same bits: 4 tokens" : "differs at token 2 of 4: its logits have other bits");
+  }
 }
 
 TEST(Conversation, ReadsTextOutOfParts) {

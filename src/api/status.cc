@@ -43,7 +43,10 @@ void serve_kv_event_sources(Host& host, const HttpRequest&, const ReplyPtr& repl
   JsonWriter w;
   w.open_array();
   for (const KvEventSource& source : host.options().kv_event_sources) {
-    w.open_object().member_int("data_parallel_rank", 0).member("endpoint", source.endpoint).key("replay_endpoint");
+    w.open_object()
+        .member_int("data_parallel_rank", source.rank)
+        .member("endpoint", source.endpoint)
+        .key("replay_endpoint");
     w.value_or_null(!source.replay_endpoint.empty(), [&] { w.string(source.replay_endpoint); });
     w.member("topic", source.topic).close_object();
   }

@@ -88,6 +88,9 @@ std::string shape_of(const MoeExpertsArgs& args, bool) {
 std::string shape_of(const OwnIdsArgs& args, bool) {
   return text("%zu", args.ids.size());
 }
+std::string shape_of(const DigestRowsArgs& args, bool) {
+  return text("%zu of %lldx%lld", args.rows.size(), ll(args.x.rows), ll(args.x.cols));
+}
 std::string shape_of(const SampleArgs& args, bool) {
   return text("%lldx%lld", ll(args.logits.rows), ll(args.logits.cols));
 }

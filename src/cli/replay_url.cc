@@ -83,6 +83,9 @@ Verdict ask(bench::LoadClient& client, const ReplayTarget& target, const llm::Re
   if (!reply.ok()) return refuse(reply.error().message);
   const auto made = receipt_in(*reply);
   if (!made.ok()) return refuse(made.error().message);
+  if (made->version != read.receipt.version) {
+    return refuse("the server's receipts have another version than this one; replay it without --url");
+  }
   if (const std::string why = read.receipt.origin.difference(made->origin); !why.empty()) return refuse(why);
   return llm::compare_receipts(read, *made);
 }

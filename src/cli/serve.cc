@@ -107,22 +107,23 @@ int serve_several(ServeFlags& flags, const metrics::HistogramBuckets& custom_buc
   return run_host((*models)->host(), (*models)->metrics(), flags);
 }
 
-// Passes the KV events of an engine to its publisher.
-void publish_events(const llm::Llm& llm, telemetry::KvEventPublisher* publisher, llm::AsyncOptions& async) {
-  publisher->set_groups(telemetry::event_groups(llm.engine().cache_layout()));
-  async.on_cache_events = [publisher](std::vector<kv::CacheEvent> events) { publisher->publish(std::move(events)); };
-}
-
 Status start_telemetry(ServeFlags& flags) {
   if (flags.kv_events_config.enabled) {
+    std::vector<std::string> topics = {flags.kv_events_config.topic};
     if (has_several_models(flags)) {
-      return invalid_argument("--kv-events-config is for one model, but this server has several");
+      QUIRE_ASSIGN(const std::vector<ServedModel> models, list_served_models(flags));
+      topics.clear();
+      for (const ServedModel& model : models) {
+        topics.push_back(telemetry::topic_of_model(flags.kv_events_config, model.name));
+      }
     }
     for (int64_t e = 0; e < flags.options.engines; ++e) {
       QUIRE_ASSIGN(const telemetry::KvEventsConfig config, telemetry::config_of_engine(flags.kv_events_config, e));
       QUIRE_ASSIGN(std::unique_ptr<telemetry::KvEventPublisher> publisher, telemetry::KvEventPublisher::start(config));
-      flags.service.kv_event_sources.push_back(
-          {publisher->public_endpoint(), publisher->public_replay_endpoint(), config.topic});
+      for (const std::string& topic : topics) {
+        flags.service.kv_event_sources.push_back(
+            {e, publisher->public_endpoint(), publisher->public_replay_endpoint(), topic});
+      }
       flags.kv_publishers.push_back(std::move(publisher));
     }
   }
@@ -159,12 +160,7 @@ int serve_one(ServeFlags& flags, metrics::HistogramBuckets custom_buckets) {
   const EngineMetrics metrics = make_engine_metrics(std::move(series), (*loaded)->num_engines());
   flags.async.on_trace = trace_sink(flags, service->served_names[0]);
   std::vector<llm::AsyncOptions> async = async_options(flags.async, metrics);
-  if (!flags.kv_publishers.empty() && !(*loaded)->engine().options().prefix_caching) {
-    log_warn("KV events: without prefix caching there are none");
-  }
-  for (size_t e = 0; e < flags.kv_publishers.size(); ++e) {
-    publish_events(**loaded, flags.kv_publishers[e].get(), async[e]);
-  }
+  publish_events(flags, **loaded, flags.kv_events_config.topic, async);
   api::Host host(std::make_unique<llm::ParallelLlm>(std::move(*loaded), std::move(async)), *metrics[0],
                  std::move(*service));
   return run_host(host, *metrics[0], flags);

@@ -117,9 +117,10 @@ void add_several_flags(CLI::App& app, ServeFlags& f) {
 
 void add_parallel_flags(CLI::App& app, ServeFlags& f) {
   add(app, "Parallelism", "--data-parallel-size", f.options.engines,
-      "Engines of each model behind this server. They share its weights, and divide threads and memory for the KV "
-      "cache "
-      "among them; a request goes to the one that knows its prefix, unless that is too busy")
+      "Engines of each model behind this server. On a CPU they share its weights, and divide threads and memory for "
+      "the "
+      "KV cache among them; on GPUs each has its own (--device cuda:0,1 names them). A request goes to the one that "
+      "knows its prefix, unless that is too busy")
       ->capture_default_str();
 }
 

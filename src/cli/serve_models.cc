@@ -206,6 +206,48 @@ llm::TraceSink trace_sink(const ServeFlags& flags, const std::string& model) {
   return [traces = flags.traces.get(), model](const llm::RequestTrace& trace) { traces->add(trace, model); };
 }
 
+namespace {
+
+// Passes the events of an engine to its publisher. When the engine is gone, so are its blocks.
+class EventForwarder {
+ public:
+  EventForwarder(telemetry::KvEventPublisher& publisher, const std::string& topic, telemetry::EventGroups groups)
+      : publisher_(publisher),
+        stream_(publisher.stream(topic)),
+        groups_(std::make_shared<const telemetry::EventGroups>(std::move(groups))) {}
+  ~EventForwarder() {
+    if (published_) publish({{.kind = kv::CacheEvent::Kind::kCleared}});
+  }
+  EventForwarder(const EventForwarder&) = delete;
+  EventForwarder& operator=(const EventForwarder&) = delete;
+
+  void publish(std::vector<kv::CacheEvent> events) {
+    published_ = true;
+    publisher_.publish(stream_, groups_, std::move(events));
+  }
+
+ private:
+  telemetry::KvEventPublisher& publisher_;
+  telemetry::EventStream& stream_;
+  const std::shared_ptr<const telemetry::EventGroups> groups_;
+  bool published_ = false;
+};
+
+}  // namespace
+
+void publish_events(const ServeFlags& flags, const llm::Llm& llm, const std::string& topic,
+                    std::vector<llm::AsyncOptions>& engines) {
+  if (flags.kv_publishers.empty()) return;
+  if (!llm.engine().options().prefix_caching) log_warn("KV events: without prefix caching there are none");
+  for (size_t e = 0; e < engines.size(); ++e) {
+    const auto forwarder = std::make_shared<EventForwarder>(*flags.kv_publishers[e], topic,
+                                                            telemetry::event_groups(llm.engine().cache_layout()));
+    engines[e].on_cache_events = [forwarder](std::vector<kv::CacheEvent> events) {
+      forwarder->publish(std::move(events));
+    };
+  }
+}
+
 void watch_telemetry(const ServeFlags& flags, metrics::ServerMetrics& metrics) {
   using enum metrics::ServerMetrics::Total;
   if (const auto& publishers = flags.kv_publishers; !publishers.empty()) {
@@ -353,7 +395,9 @@ Result<api::LoadedModel> SeveralModels::load(size_t model, int64_t memory_bytes,
   llm::AsyncOptions async = flags_.async;
   async.name = served.name;
   async.on_trace = trace_sink(flags_, served.name);
-  out.llm = std::make_unique<llm::ParallelLlm>(std::move(llm), async_options(async, metrics_[model]));
+  std::vector<llm::AsyncOptions> engines = async_options(async, metrics_[model]);
+  publish_events(flags_, *llm, telemetry::topic_of_model(flags_.kv_events_config, served.name), engines);
+  out.llm = std::make_unique<llm::ParallelLlm>(std::move(llm), std::move(engines));
   return out;
 }
 

@@ -51,6 +51,9 @@ Result<api::ServiceOptions> service_options(const ServeFlags& flags, const llm::
 
 // What AsyncLlm calls with each request's times; empty without --otlp-traces-endpoint.
 llm::TraceSink trace_sink(const ServeFlags& flags, const std::string& model);
+// Passes the KV events of a model's engines to their publishers, under this topic; nothing without --kv-events-config.
+void publish_events(const ServeFlags& flags, const llm::Llm& llm, const std::string& topic,
+                    std::vector<llm::AsyncOptions>& engines);
 // The series of what is sent to other programs.
 void watch_telemetry(const ServeFlags& flags, metrics::ServerMetrics& metrics);
 // Adds the adapters of --lora-modules to the host. Those of a model that is loaded are read at once.

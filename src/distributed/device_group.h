@@ -33,7 +33,8 @@ class DeviceGroup {
   // ranks must not send to each other in a circle.
   virtual Status send(const void* data, size_t bytes, int to, void* stream) = 0;
   virtual Status receive(void* data, size_t bytes, int from, void* stream) = 0;
-  // Lets calls that wait for other ranks on a stream end without them: the process is about to end. Any thread.
+  // Lets calls that wait for other ranks on a stream end without them: the process is about to end, and nobody may make
+  // another call. Any thread.
   virtual void abort() {}
   // Whether a call waits for the other ranks before it returns.
   virtual bool waits() const { return false; }

@@ -2,6 +2,8 @@
 // Loads NCCL and adds its calls to streams.
 #include <fmt/format.h>
 
+#include <atomic>
+
 #include "base/env.h"
 #include "base/shared_library.h"
 #include "distributed/device_group.h"
@@ -74,7 +76,9 @@ Result<NcclApi> load_nccl() {
 class NcclGroup final : public DeviceGroup {
  public:
   NcclGroup(const NcclApi& api, void* comm, int rank, int size) : api_(api), comm_(comm), rank_(rank), size_(size) {}
-  ~NcclGroup() override { api_.ncclCommDestroy(comm_); }
+  ~NcclGroup() override {
+    if (!aborted_.exchange(true)) api_.ncclCommDestroy(comm_);
+  }
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -101,7 +105,10 @@ class NcclGroup final : public DeviceGroup {
   Status receive(void* data, size_t bytes, int from, void* stream) override {
     return status("ncclRecv", api_.ncclRecv(data, bytes, kNcclUint8, from, comm_, stream));
   }
-  void abort() override { api_.ncclCommAbort(comm_); }
+  // This frees the communicator.
+  void abort() override {
+    if (!aborted_.exchange(true)) api_.ncclCommAbort(comm_);
+  }
   Status check() const override {
     int code = 0;
     QUIRE_TRY(status("ncclCommGetAsyncError", api_.ncclCommGetAsyncError(comm_, &code)));
@@ -116,6 +123,7 @@ class NcclGroup final : public DeviceGroup {
 
   const NcclApi api_;
   void* const comm_;
+  std::atomic<bool> aborted_ = false;
   const int rank_;
   const int size_;
 };

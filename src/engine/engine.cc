@@ -8,8 +8,8 @@
 // - If settings look at the sequence's tokens (penalties, bad words), the sampling of N + 1 is queued after N was read;
 //   its forward pass is already under way. The same holds for constraints (grammars): once N's tokens are known,
 //   workers fill the masks of N + 1 while its forward pass runs.
-// - While the host needs logits (prompt logprobs, more logprobs than the backend makes, digests, a tap), no step runs
-//   ahead.
+// - While the host needs logits (prompt logprobs, more logprobs than the backend makes, digests of receipts of
+//   version 1, a tap), no step runs ahead.
 // On the host, one step is in flight at a time, and masks are filled during its forward pass.
 //
 // With speculation, no step runs ahead of one whose sequences may have drafts next, because those follow from its
@@ -567,7 +567,8 @@ std::vector<Output> Engine::finish(Step& step) {
     }
     if (row.token < 0) continue;
     accept(sequence, row.token, step.outputs[row.share]);
-    if (sequence.params.row_digests) step.outputs[row.share].row_digests.push_back(row.digest);
+    if (sequence.params.row_digests != sampling::RowDigests::kNone)
+      step.outputs[row.share].row_digests.push_back(row.digest);
     scheduler_.note_token(sequence);
   }
   for (size_t s = 0; s < step.shares.size(); ++s) {

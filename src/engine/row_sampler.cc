@@ -12,6 +12,8 @@
 
 namespace quire::engine {
 
+using sampling::RowDigests;
+
 void fail(const Sequence& sequence, const Error& error, Output& output) {
   output.finish = FinishReason::kError;
   output.error = Error{error.code, "request " + std::to_string(sequence.id) + ": " + error.message};
@@ -24,8 +26,12 @@ bool wants_host_logprobs(const sampling::SamplingParams& params) {
   return params.logprobs && !sampling::has_device_logprobs(params);
 }
 
+// RowDigests::kFirst.
 uint64_t digest_row(std::span<const float> logits) {
   return digest_of(std::as_bytes(logits)).low;
+}
+bool wants_digest(const LogitRow& row, RowDigests version) {
+  return row.sequence != nullptr && row.sample && !row.guess && row.sequence->params.row_digests == version;
 }
 
 // Calls f(first row, count) for slices of the rows that fit into one run of the head.
@@ -77,7 +83,8 @@ class DraftHistory {
 // Samples when the results are read: the head runs and returns its logits in the same call.
 class HostRowSampler final : public RowSampler {
  public:
-  HostRowSampler(model::Model& model, int64_t max_logit_rows) : model_(model), max_logit_rows_(max_logit_rows) {}
+  HostRowSampler(Backend& backend, model::Model& model, int64_t max_logit_rows)
+      : backend_(backend), model_(model), max_logit_rows_(max_logit_rows) {}
 
   bool can_run_ahead() const override { return false; }
   void enqueue(Step&) override {}
@@ -87,6 +94,7 @@ class HostRowSampler final : public RowSampler {
     DraftHistory drafts;
     for_each_slice(static_cast<int64_t>(step.rows.size()), max_logit_rows_, [&](int64_t begin, int64_t count) {
       const std::span<const float> logits = model_.logits(begin, count);
+      digest_rows(step, begin, count, logits);
       for (int64_t i = 0; i < count; ++i) {
         const auto index = static_cast<size_t>(begin + i);
         drafts.enter(step.rows[index]);
@@ -96,6 +104,19 @@ class HostRowSampler final : public RowSampler {
   }
 
  private:
+  void digest_rows(Step& step, int64_t begin, int64_t count, std::span<const float> logits) {
+    wanted_.clear();
+    const std::span<LogitRow> rows = std::span(step.rows).subspan(static_cast<size_t>(begin));
+    for (int64_t i = 0; i < count; ++i) {
+      if (wants_digest(rows[static_cast<size_t>(i)], RowDigests::kSecond)) wanted_.push_back(static_cast<int32_t>(i));
+    }
+    if (wanted_.empty()) return;
+    digests_.resize(wanted_.size());
+    const int64_t vocab = model_.config().vocab_size;
+    backend_.digest_rows({{const_cast<float*>(logits.data()), DType::kF32, count, vocab, vocab}, wanted_, digests_});
+    for (size_t i = 0; i < wanted_.size(); ++i) rows[static_cast<size_t>(wanted_[i])].digest = digests_[i];
+  }
+
   void read_row(Step& step, size_t index, std::span<const float> logits) {
     LogitRow& row = step.rows[index];
     if (row.sequence == nullptr) return;
@@ -106,7 +127,7 @@ class HostRowSampler final : public RowSampler {
     if (tap_) tap_(sequence.id, sequence.child, row.position, logits);
     if (row.prompt_logprob && !add_prompt_logprob(row, logits, scratch_, output)) return;
     if (!row.sample) return;
-    if (sequence.params.row_digests && !row.guess) row.digest = digest_row(logits);
+    if (wants_digest(row, RowDigests::kFirst)) row.digest = digest_row(logits);
     auto sampled = sampling::sample_row(logits, sequence.params, sequence.history, sequence.seed, row.position + 1,
                                         scratch_, step.mask_of(index));
     if (!sampled.ok()) return fail(sequence, sampled.error(), output);
@@ -114,9 +135,12 @@ class HostRowSampler final : public RowSampler {
     row.token = sampled->token;
   }
 
+  Backend& backend_;
   model::Model& model_;
   const int64_t max_logit_rows_;
   sampling::Scratch scratch_;
+  std::vector<int32_t> wanted_;  // rows of a slice that are digested
+  std::vector<uint64_t> digests_;
 };
 
 // Queues head and sampling, and reads the tokens back while the next step runs.
@@ -160,7 +184,7 @@ void DeviceRowSampler::enqueue(Step& step) {
       }
       const Sequence& sequence = *row.sequence;
       device_rows_.add(sequence.params, sequence.history, row.position + 1 - sequence.prompt_size, sequence.seed,
-                       row.position + 1, vocab, step.mask_of(index));
+                       row.position + 1, vocab, step.mask_of(index), wants_digest(row, RowDigests::kSecond));
     }
     backend_.sample({logits, device_rows_.rows(), device_rows_.edits(), device_rows_.masks(), begin});
   });
@@ -176,7 +200,7 @@ void DeviceRowSampler::read_logits(Step& step, int64_t begin, const Tensor& logi
     if (row.sequence == nullptr || (row.guess && !tap_)) continue;
     const Sequence& sequence = *row.sequence;
     const bool keep = row.sample && !row.guess && (wants_host_logprobs(sequence.params) || (tap_ && row.draft >= 0));
-    const bool digest = row.sample && !row.guess && sequence.params.row_digests;
+    const bool digest = wants_digest(row, RowDigests::kFirst);
     if (!tap_ && !row.prompt_logprob && !keep && !digest) continue;
     const std::span<const float> values = backend_.read(logits.some_rows(i, 1));
     Output& output = step.outputs[row.share];
@@ -196,6 +220,9 @@ void DeviceRowSampler::read(Step& step) {
     if (step.rows[i].sequence == nullptr || !step.rows[i].sample) continue;
     const auto top =
         results.top.empty() ? results.top : results.top.subspan(i * kMaxSampleLogprobs, kMaxSampleLogprobs);
+    if (!results.digests.empty() && wants_digest(step.rows[i], RowDigests::kSecond)) {
+      step.rows[i].digest = results.digests[i];
+    }
     read_row(step, i, results.rows[i], top);
   }
 }
@@ -233,11 +260,11 @@ void DeviceRowSampler::read_row(Step& step, size_t index, const SampledRow& samp
 
 std::unique_ptr<RowSampler> make_row_sampler(Backend& backend, model::Model& model, int64_t max_logit_rows) {
   if (backend.samples()) return std::make_unique<DeviceRowSampler>(backend, model, max_logit_rows);
-  return std::make_unique<HostRowSampler>(model, max_logit_rows);
+  return std::make_unique<HostRowSampler>(backend, model, max_logit_rows);
 }
 
 bool needs_host_logits(const sampling::SamplingParams& params) {
-  return params.prompt_logprobs || wants_host_logprobs(params) || params.row_digests;
+  return params.prompt_logprobs || wants_host_logprobs(params) || params.row_digests == RowDigests::kFirst;
 }
 
 }  // namespace quire::engine

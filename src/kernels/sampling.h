@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// From logits to tokens: argmax, the Gumbel-max draw under min_p, top_k and top_p, penalties and logprobs.
+// From logits to tokens: argmax, the Gumbel-max draw under min_p, top_k and top_p, penalties, logprobs and digests.
 //
 // A row is divided into chunks of fixed size, whose results are merged in order, so the outcome depends on the row
 // alone.
 #pragma once
 
 #include "kernels/sampling_common.h"
+#include "kernels/sampling_digest.h"
 #include "kernels/sampling_top_k_top_p.h"
 
 // Applies bias and penalties in place, one token per thread, or (p.restore) restores the original logits. Grid: (rows).

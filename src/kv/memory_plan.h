@@ -60,11 +60,12 @@ struct MemoryPlan {
   int64_t kv_bytes = 0;                               // num_blocks * page_bytes()
   int64_t scratch_bytes = 0;
   int64_t engines = 1;                // pages, KV bytes and scratch are those of one of them
+  int64_t beside_bytes = 0;           // of other engines in the same memory that have weights of their own
   std::string device;                 // as in MemoryInputs
   std::optional<int64_t> left_bytes;  // of the available memory, if that is known
 
   int64_t page_bytes() const { return layout.page_bytes(); }
-  int64_t total_bytes() const { return weights_bytes + engines * (kv_bytes + scratch_bytes); }
+  int64_t total_bytes() const { return weights_bytes + engines * (kv_bytes + scratch_bytes) + beside_bytes; }
   // The most pages, over all groups, that a request of this length holds at once.
   int64_t pages_for(int64_t num_tokens) const { return max_pages(layout.groups, num_tokens, policy); }
   int64_t num_tokens() const;           // that fit into the pages; with several groups: in requests of max_model_len

@@ -29,7 +29,7 @@ int64_t row_bytes(int64_t logprobs) {
 
 // A token of an answer, without logprobs; with a receipt it is kept until the end and written as text.
 int64_t token_bytes(const sampling::SamplingParams& params) {
-  return kTokenBytes + (params.row_digests ? kReceiptBytes : 0);
+  return kTokenBytes + (params.row_digests != sampling::RowDigests::kNone ? kReceiptBytes : 0);
 }
 
 double seconds(std::chrono::steady_clock::duration d) {

@@ -12,29 +12,39 @@ namespace {
 
 constexpr const char* kDeviceKinds[] = {"auto", "cpu", "cuda", "metal", "emulator"};
 
-// Of this host.
+// Of this host, through all engines whose GPUs are their own.
 int rank_here(const Options& options, int part) {
-  return options.processes.group != nullptr ? options.processes.host_rank : part;
+  if (options.processes.group != nullptr) return options.processes.host_rank;
+  return options.engine * static_cast<int>(options.ranks()) + part;
 }
 int ranks_here(const Options& options) {
-  return options.processes.group != nullptr ? options.processes.host_ranks : static_cast<int>(options.ranks());
+  if (options.processes.group != nullptr) return options.processes.host_ranks;
+  return static_cast<int>(options.engines * options.ranks());
 }
 
 }  // namespace
 
 Status check_gpus(const Options& options, const DeviceChoice& choice, const Backend& gpu) {
+  if (options.engines > 1 && options.processes.group != nullptr) {
+    return invalid_argument("--data-parallel-size is " + std::to_string(options.engines) +
+                            ", but GPUs of several engines belong to one process: leave out mpirun, or start a server "
+                            "for each engine behind a router");
+  }
   const int ranks = ranks_here(options);
   if (ranks == 1 || !gpu.describe().starts_with("cuda")) return {};
   const auto named = static_cast<int>(choice.indices.size());
+  const std::string what = std::to_string(ranks) + (options.ranks() == 1 ? " engines" : " ranks on this host");
   if (named > 0 && named < ranks) {
     return invalid_argument("--device " + options.device + " names " + std::to_string(named) + " GPUs, but there are " +
-                            std::to_string(ranks) + " ranks on this host: name one for each");
+                            what + ": name one for each");
   }
   QUIRE_ASSIGN(const int devices, gpu::count_cuda());
   if (named == 0 && devices < ranks) {
-    return invalid_argument("there are " + std::to_string(ranks) +
-                            " ranks on this host (--tensor-parallel-size times --pipeline-parallel-size), but " +
-                            std::to_string(devices) + " CUDA devices: lower one of the flags, or use --device cpu");
+    return invalid_argument("there are " + what + " (--tensor-parallel-size times --pipeline-parallel-size" +
+                            (options.engines > 1 ? " times --data-parallel-size" : "") + "), but " +
+                            std::to_string(devices) +
+                            " CUDA devices: lower one of the flags, name a GPU several times (--device cuda:0,0), or "
+                            "use --device cpu");
   }
   return {};
 }
@@ -43,9 +53,9 @@ int DeviceChoice::index(int rank) const {
   return indices.empty() ? rank : indices[std::min(static_cast<size_t>(rank), indices.size() - 1)];
 }
 
-int DeviceChoice::sharing(int rank, int ranks) const {
+int DeviceChoice::sharing(int rank, int begin, int end) const {
   int out = 0;
-  for (int r = 0; r < ranks; ++r) out += index(r) == index(rank) ? 1 : 0;
+  for (int r = begin; r < end; ++r) out += index(r) == index(rank) ? 1 : 0;
   return out;
 }
 
@@ -73,10 +83,27 @@ Result<std::unique_ptr<Backend>> open_gpu(const Options& options, const DeviceCh
 }
 
 int ranks_on_memory(const Options& options, const Backend& backend) {
-  const int ranks = ranks_here(options);
+  const auto ranks = static_cast<int>(options.ranks());
+  int begin = 0, end = ranks_here(options);
+  if (options.processes.group == nullptr) {
+    // The engines of a CPU divide what a rank gets by the plan. Those of GPUs are loaded one after the other: engines
+    // before this one have taken their memory already.
+    if (backend.host_memory()) {
+      end = ranks;
+    } else {
+      begin = options.engine * ranks;
+    }
+  }
   const auto choice = parse_device(options.device);
-  if (!choice.ok() || !backend.describe().starts_with("cuda")) return ranks;
-  return choice->sharing(rank_here(options, 0), ranks);
+  if (!choice.ok() || !backend.describe().starts_with("cuda")) return end - begin;
+  return choice->sharing(rank_here(options, 0), begin, end);
+}
+
+bool share_memory(const Options& options, const Backend& gpu, int engine) {
+  const auto choice = parse_device(options.device);
+  if (!choice.ok() || !gpu.describe().starts_with("cuda")) return true;
+  const auto ranks = static_cast<int>(options.ranks());
+  return choice->sharing(0, engine * ranks, (engine + 1) * ranks) > 0;
 }
 
 }  // namespace quire::llm

@@ -11,15 +11,16 @@
 
 namespace quire::llm {
 
-// --device: a kind of device and, for CUDA, which of them (cuda:0,2), one for each rank of this host.
+// --device: a kind of device and, for CUDA, which of them (cuda:0,2), one for each rank of this host; with several
+// engines, for each rank of the first one, then of the next.
 struct DeviceChoice {
   std::string kind;
   std::vector<int> indices;  // empty: as many as there are ranks, from 0 on
 
   // Of rank `rank` of this host.
   int index(int rank) const;
-  // How many of the first `ranks` ranks have that rank's device.
-  int sharing(int rank, int ranks) const;
+  // How many of the ranks [begin, end) have that rank's device.
+  int sharing(int rank, int begin, int end) const;
 };
 Result<DeviceChoice> parse_device(const std::string& text);
 
@@ -30,5 +31,7 @@ Status check_gpus(const Options& options, const DeviceChoice& choice, const Back
 
 // Among how many ranks the memory that the backend reports is divided.
 int ranks_on_memory(const Options& options, const Backend& backend);
+// Whether an engine has the GPU of the first engine's rank 0.
+bool share_memory(const Options& options, const Backend& gpu, int engine);
 
 }  // namespace quire::llm

@@ -11,13 +11,14 @@ TEST(Devices, AreReadFromTheFlag) {
   EXPECT_EQ(parse_device("auto")->kind, "auto");
   const DeviceChoice all = parse_device("cuda").value();
   EXPECT_EQ(all.index(3), 3);
-  EXPECT_EQ(all.sharing(1, 4), 1);
+  EXPECT_EQ(all.sharing(1, 0, 4), 1);
   const DeviceChoice named = parse_device("cuda:2,0,2").value();
   EXPECT_EQ(named.kind, "cuda");
   EXPECT_EQ(named.indices, (std::vector<int>{2, 0, 2}));
   EXPECT_EQ(named.index(0), 2);
-  EXPECT_EQ(named.sharing(0, 3), 2);
-  EXPECT_EQ(named.sharing(1, 3), 1);
+  EXPECT_EQ(named.sharing(0, 0, 3), 2);
+  EXPECT_EQ(named.sharing(0, 1, 3), 1);
+  EXPECT_EQ(named.sharing(1, 0, 3), 1);
   for (const char* wrong :
        {"", "gpu", "cuda:", "cuda:,", "cuda:1,", "cuda:-1", "cuda:x", "cuda:1x", "cuda:99999999999", "cpu:0"}) {
     const auto refused = parse_device(wrong);

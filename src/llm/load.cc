@@ -199,11 +199,6 @@ Result<std::unique_ptr<Backend>> open_backend(const Options& options, int part) 
   if (device.kind != "cpu") {
     auto gpu = open_gpu(options, device, part);
     if (gpu.ok()) QUIRE_TRY(check_gpus(options, device, **gpu));
-    if (gpu.ok() && options.engines > 1) {
-      return invalid_argument("--data-parallel-size is " + std::to_string(options.engines) + ", but " +
-                              (*gpu)->describe() +
-                              " runs one engine: start a server for each GPU behind a router, or use --device cpu");
-    }
     if (gpu.ok()) return gpu;
     if (device.kind != "auto") {
       return invalid_argument("--device " + options.device + ": " + gpu.error().message +
@@ -343,20 +338,23 @@ Result<int64_t> least_memory(const Options& options) {
   QUIRE_ASSIGN(const ResolvedOptions resolved, resolve_options(options, files, *backend));
   const kv::MemoryInputs& memory = resolved.memory;
   const auto page = static_cast<double>(memory.layout.page_bytes());
-  const auto engines = static_cast<double>(options.engines);
+  const bool apart = !backend->host_memory();  // each engine has its own weights
+  const double engines = apart ? 1 : static_cast<double>(options.engines);
+  int copies = 1;
+  for (int e = 1; apart && e < options.engines; ++e) copies += share_memory(options, *backend, e) ? 1 : 0;
   const double loaded = weights_bytes(options, files) + draft_bytes(options, resolved);
   const double weights = loaded + engines * (loaded / 8 + kLeastScratch);  // and scratch
   if (memory.num_gpu_blocks_override || memory.kv_cache_memory_bytes) {    // the pages that were asked for
     const double kv = memory.num_gpu_blocks_override
                           ? engines * static_cast<double>(*memory.num_gpu_blocks_override) * page
                           : static_cast<double>(*memory.kv_cache_memory_bytes);
-    return static_cast<int64_t>(std::min(weights + kv, 9e18));
+    return static_cast<int64_t>(std::min(copies * (weights + kv), 9e18));
   }
   const int64_t length = memory.max_model_len_auto ? 1 : memory.max_model_len;           // auto: what fits
   const int64_t pages = kv::max_pages(memory.layout.groups, length, memory.policy) + 1;  // and the null page
   const double kv = engines * static_cast<double>(pages) * page;
   const double least = backend->memory_bytes() > 0 ? weights + kv : std::max(weights + kv, 2 * kv);  // see plan_memory
-  return static_cast<int64_t>(std::min(least, 9e18));
+  return static_cast<int64_t>(std::min(copies * least, 9e18));
 }
 
 Result<ResolvedOptions> resolve_options(const Options& options, const model::ModelFiles& files, const Backend& backend,
@@ -453,7 +451,7 @@ Result<ResolvedOptions> resolve_options(const Options& options, const model::Mod
   out.memory.max_model_len = max_len;
   out.memory.max_model_len_auto = options.max_model_len == "auto" || options.max_model_len == "-1";
   out.memory.max_num_seqs = scheduler.max_num_seqs;
-  out.memory.engines = options.engines;
+  out.memory.engines = backend.host_memory() ? options.engines : 1;
   out.memory.num_gpu_blocks_override = options.num_gpu_blocks_override;
   if (!options.kv_cache_memory_bytes.empty()) {
     QUIRE_ASSIGN(out.memory.kv_cache_memory_bytes,
@@ -571,9 +569,8 @@ Result<kv::MemoryPlan> plan_rank(LoadedRank& rank, distributed::Group* all) {
 void name_pages(const Options& options, const model::ModelFiles& files, const Backend& backend,
                 const kv::MemoryPlan& plan, const RankGroups& groups, ResolvedOptions& resolved) {
   kv::OffloadOptions& offload = resolved.engine.offload;
-  if (groups.all != nullptr && offload.host_bytes > 0) {
-    offload.host_bytes = std::max<int64_t>(offload.host_bytes / groups.all->size(), 1);
-  }
+  const int64_t ranks = options.engines * (groups.all != nullptr ? groups.all->size() : 1);
+  if (offload.host_bytes > 0) offload.host_bytes = std::max<int64_t>(offload.host_bytes / ranks, 1);
   if (offload.folder.empty()) return;
   Options own = options;
   std::string rank;
@@ -643,11 +640,11 @@ Result<std::unique_ptr<engine::Engine>> add_twin_engine(const Options& options, 
   return twin;
 }
 
-}  // namespace
-
-Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles& files,
-                                 std::unique_ptr<Backend> backend, std::function<void(int64_t, int64_t)> progress,
-                                 const std::atomic<bool>* cancelled, distributed::Group* all) {
+// One engine, and on a CPU its twins.
+Result<LoadedEngine> load_first_engine(const Options& options, const model::ModelFiles& files,
+                                       std::unique_ptr<Backend> backend, std::function<void(int64_t, int64_t)> progress,
+                                       const std::atomic<bool>* cancelled, distributed::Group* all,
+                                       const std::shared_ptr<model::AdapterBook>& adapters) {
   std::shared_ptr<RankThreads> threads;  // they end after the model that they follow
   if (options.processes.group != nullptr) {
     all = options.processes.group;
@@ -676,13 +673,14 @@ Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles
   QUIRE_ASSIGN(out.plan, plan_rank(*rank, all));
   ResolvedOptions& resolved = rank->resolved;
   groups->report(out.plan.num_blocks - 1);
-  log_info("{}{}", all == nullptr ? "" : "rank 0 of " + all->describe() + ": ", out.plan.line());
+  const bool apart = options.engines > 1 && !backend->host_memory();
+  log_info("{}{}{}", apart ? "engine " + std::to_string(options.engine) + ": " : "",
+           all == nullptr ? "" : "rank 0 of " + all->describe() + ": ", out.plan.line());
   name_pages(options, files, *backend, out.plan, *groups, resolved);
-  if (options.engines > 1 && options.ranks() == 1 && resolved.engine.prefix_caching) {
+  if (options.engines > 1 && !apart && options.ranks() == 1 && resolved.engine.prefix_caching) {
     resolved.engine.offload.peers = std::make_shared<kv::PeerPages>();
   }
-  const auto adapters = std::make_shared<model::AdapterBook>(options.engines);
-  for (int i = 1; i < options.engines; ++i) {
+  for (int i = 1; !apart && i < options.engines; ++i) {
     auto twin = add_twin_engine(options, i, *rank, threads.get(), out.plan.num_blocks - 1, adapters);
     if (!twin.ok()) {  // the ranks of the first engine must learn it, too
       QUIRE_TRY(agree(all, twin.error()));
@@ -706,6 +704,34 @@ Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles
   }
   const kv::CacheLayout& pages = out.engine->cache_layout();
   QUIRE_CHECK(pages.page_bytes() * pages.num_pages == out.plan.kv_bytes, "as much is allocated as was planned");
+  return out;
+}
+
+}  // namespace
+
+Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles& files,
+                                 std::unique_ptr<Backend> backend, std::function<void(int64_t, int64_t)> progress,
+                                 const std::atomic<bool>* cancelled, distributed::Group* all) {
+  const auto adapters = std::make_shared<model::AdapterBook>(options.engines);
+  QUIRE_ASSIGN(LoadedEngine out,
+               load_first_engine(options, files, std::move(backend), std::move(progress), cancelled, all, adapters));
+  const Backend& first = out.engine->backend();
+  // The other engines of GPUs have GPUs and weights of their own, but the same lengths: some models' bits follow them.
+  for (int i = 1 + static_cast<int>(out.twins.size()); i < options.engines; ++i) {
+    Options own = options;
+    own.engine = i;
+    own.max_model_len = std::to_string(out.engine->options().scheduler.max_model_len);
+    QUIRE_ASSIGN(std::unique_ptr<Backend> gpu, make_backend(own));
+    if (gpu->isa() != first.isa()) {
+      return invalid_argument(
+          "--data-parallel-size: the device of engine " + std::to_string(i) + " is " + gpu->isa() +
+          ", but that of engine 0 is " + first.isa() +
+          "; bits depend on the kind of device, so choose equal ones (--device cuda:0,2 names them)");
+    }
+    QUIRE_ASSIGN(LoadedEngine more, load_first_engine(own, files, std::move(gpu), {}, cancelled, nullptr, adapters));
+    if (share_memory(options, first, i)) out.plan.beside_bytes += more.plan.total_bytes();
+    out.twins.push_back(std::move(more.engine));
+  }
   return out;
 }
 

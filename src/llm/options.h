@@ -88,7 +88,10 @@ struct Options {
   std::string device = "auto";  // auto, cpu, cuda, metal, emulator
   int64_t threads = 0;          // 0: all cores
   std::string cpu_isa;          // "": the best
-  int64_t engines = 1;          // that share the weights and divide threads and memory (--data-parallel-size)
+  // --data-parallel-size. On a CPU they share the weights and divide threads and memory. On GPUs each has its own GPUs,
+  // in the order of `device`, and its own weights; `engine` says which of them these options are for.
+  int64_t engines = 1;
+  int engine = 0;
 
   std::filesystem::path profile;  // the file for a trace, written when the process ends; "": none
 };

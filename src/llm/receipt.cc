@@ -18,8 +18,6 @@ using json::Value;
 using sampling::ParamInfo;
 using sampling::SamplingParams;
 
-constexpr int64_t kVersion = 1;
-
 Error wrong(const std::string& member, const char* wanted) {
   return corrupt("the receipt's " + member + " is missing or is not " + wanted);
 }
@@ -247,7 +245,7 @@ Status read_rows(const Value& value, std::vector<uint64_t>& rows) {
 Value contents(const Receipt& receipt) {
   const Origin& origin = receipt.origin;
   Value out{json::Object{}};
-  out.set("version", kVersion);
+  out.set("version", static_cast<int64_t>(receipt.version));
   out.set("quire", origin.quire);
   out.set("model", origin.model);
   out.set("weights", origin.weights);
@@ -307,12 +305,14 @@ Result<ReadReceipt> read_receipt(const json::Value& value) {
   if (!value.is_object()) return corrupt("the receipt is " + std::string(json::describe(value.kind())));
   int64_t version = 0;
   QUIRE_TRY(read_member(value, "version", version));
-  if (version != kVersion) {
-    return unsupported("the receipt has version " + std::to_string(version) + ", and this program reads version " +
-                       std::to_string(kVersion));
+  constexpr auto kNewest = static_cast<int64_t>(sampling::kNewestDigests);
+  if (version < 1 || version > kNewest) {
+    return unsupported("the receipt has version " + std::to_string(version) +
+                       ", and this program reads versions 1 to " + std::to_string(kNewest));
   }
   ReadReceipt out;
   Receipt& receipt = out.receipt;
+  receipt.version = static_cast<sampling::RowDigests>(version);
   Origin& origin = receipt.origin;
   std::string digest;
   const std::pair<const char*, std::string*> texts[] = {{"quire", &origin.quire},

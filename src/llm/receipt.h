@@ -34,6 +34,7 @@ struct Origin {
 
 // The receipt of one sequence. A plain value.
 struct Receipt {
+  sampling::RowDigests version = sampling::kNewestDigests;  // of the format: it says how `rows` were made
   Origin origin;
   sampling::SamplingParams params;  // checked, with the sequence's own seed; n is 1
   ConstraintSpec constraint;

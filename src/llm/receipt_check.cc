@@ -31,7 +31,7 @@ Result<engine::Request> request_of(const Llm& llm, const Receipt& receipt) {
   const int64_t enough = std::max(length, params.min_tokens);
   params.max_tokens = std::min(params.max_tokens.value_or(enough), enough);
   params.seed = 0;
-  params.row_digests = true;
+  params.row_digests = receipt.version;
   QUIRE_ASSIGN(const CheckedParams checked, llm.check(std::move(params)));
   QUIRE_ASSIGN(engine::ConstraintPtr constraint, llm.constrain(receipt.constraint, checked));
   QUIRE_ASSIGN(model::AdapterPtr adapter, adapter_of(llm, receipt.origin));

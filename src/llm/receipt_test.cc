@@ -110,7 +110,8 @@ TEST(Receipt, RefusesWrongMembers) {
     const auto read = read_receipt(value);
     return read.ok() ? "" : read.error().message;
   };
-  EXPECT_EQ(message("version", 2), "the receipt has version 2, and this program reads version 1");
+  EXPECT_EQ(message("version", 3), "the receipt has version 3, and this program reads versions 1 to 2");
+  EXPECT_EQ(message("version", 0), "the receipt has version 0, and this program reads versions 1 to 2");
   EXPECT_EQ(message("logits", "12"), "the receipt's logits is missing or is not 16 hexadecimal digits for each token");
   EXPECT_EQ(message("token_ids", json::Array{-1}), "the receipt's token_ids is missing or is not a list of token ids");
   EXPECT_EQ(message("token_ids", json::Array{}),

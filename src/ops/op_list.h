@@ -13,6 +13,7 @@
 #include "ops/norm.h"
 #include "ops/recurrent.h"
 #include "ops/rope.h"
+#include "ops/row_digest.h"
 #include "ops/sampling.h"
 
 // Ops that compute each row from that row alone. The CPU backend needs only a kernel for a range of rows: it splits the
@@ -50,6 +51,7 @@
   X(add_norm, AddNormArgs)         \
   X(qkv_to_cache, QkvToCacheArgs)  \
   X(mla_to_cache, MlaToCacheArgs)  \
+  X(digest_rows, DigestRowsArgs)   \
   X(sample, SampleArgs)            \
   X(take_sampled, TakeSampledArgs) \
   X(skip_accepted, SkipAcceptedArgs)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sampling in the backend's memory: one token per row of logits, and on request its logprob, its rank and the likeliest
-// tokens.
+// tokens and the digest of the row.
 //
 // Contract. The results of a row depend only on its logits and settings, to the bit: not on the other rows or on its
 // place among them. The order of the processors is that of sampling/sampler.h: forbidden tokens, bias, penalties, then
@@ -29,6 +29,7 @@ struct SampleRow : SampleSettings {
   int32_t first_edit = 0;     // index in SampleArgs::edits
   int32_t num_edits = 0;
   int32_t logprobs = -1;  // -1: none; else the number of likeliest tokens, up to kMaxSampleLogprobs
+  bool digest = false;    // of the row of logits (ops/row_digest.h), before anything changes it
 };
 
 // Changes to the logit of one token, made in this order. A row has at most one edit per token.
@@ -67,7 +68,8 @@ struct SampledTop {
 // The results of a step on the host, valid until the step after the next one samples.
 struct SampledRows {
   std::span<const SampledRow> rows;
-  std::span<const SampledTop> top;  // kMaxSampleLogprobs per row; empty if no row asked for logprobs
+  std::span<const SampledTop> top;    // kMaxSampleLogprobs per row; empty if no row asked for logprobs
+  std::span<const uint64_t> digests;  // one per row, of those that asked for it; empty if none did
 };
 
 // tokens[i] becomes the token of row rows[i] of the last step that sampled, where rows[i] >= 0.

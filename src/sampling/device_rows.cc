@@ -97,11 +97,12 @@ void DeviceRows::add_masks(const SamplingParams& p, int64_t vocab, std::span<con
 }
 
 void DeviceRows::add(const SamplingParams& p, const History& history, int64_t num_output, uint64_t seed,
-                     int64_t position, int64_t vocab, std::span<const uint32_t> grammar_mask) {
+                     int64_t position, int64_t vocab, std::span<const uint32_t> grammar_mask, bool digest) {
   if (place_.size() != static_cast<size_t>(vocab)) place_.assign(static_cast<size_t>(vocab), -1);
   SampleRow& row = rows_.emplace_back();
   row.seed = seed;
   row.position = position;
+  row.digest = digest;
   for (const auto& [member, device] : device_members()) row.*device = static_cast<float>(p.*member);
   row.top_k = static_cast<int32_t>(std::min<int64_t>(p.top_k, vocab));
   if (p.min_p > 0) row.log_min_p = static_cast<float>(log_positive(p.min_p));

@@ -23,9 +23,9 @@ class DeviceRows {
   void clear();
   // Adds a row that samples the token at `position`, after num_output tokens of output. Logprobs that the backend
   // cannot make are left out. REQUIRES: params passed validate(); if looks_at_history(params), history has all tokens
-  // before `position`. A grammar_mask is as in sample_row().
+  // before `position`. A grammar_mask is as in sample_row(). `digest`: of the row of logits (SampleRow).
   void add(const SamplingParams& params, const History& history, int64_t num_output, uint64_t seed, int64_t position,
-           int64_t vocab, std::span<const uint32_t> grammar_mask = {});
+           int64_t vocab, std::span<const uint32_t> grammar_mask = {}, bool digest = false);
   // Adds a row whose token nobody reads.
   void add_unused() { rows_.emplace_back(); }
 

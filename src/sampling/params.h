@@ -28,6 +28,14 @@ inline constexpr int64_t kMaxSequences = 16384;      // n, and prompts times n o
 
 inline constexpr int64_t kDefaultMaxTokens = 16;  // as in OpenAI's completions
 
+// How rows of logits are digested: by the version of the receipts (docs/receipts.md) that the digests are for.
+enum class RowDigests : uint8_t {
+  kNone = 0,
+  kFirst = 1,   // base/digest.h, on the host
+  kSecond = 2,  // ops/row_digest.h, where the logits are
+};
+inline constexpr RowDigests kNewestDigests = RowDigests::kSecond;
+
 // The settings of one request; param_table.h has the range and the description of each. A plain value: validate() once
 // at admission, read-only afterwards. Lists are shared between copies, so that each of a request's n sequences may hold
 // a copy at the cost of a few pointers.
@@ -56,7 +64,7 @@ struct SamplingParams {
 
   std::optional<int64_t> logprobs = {};         // top N besides the sampled token; -1: the whole vocabulary
   std::optional<int64_t> prompt_logprobs = {};  // the same for each prompt token
-  bool row_digests = false;                     // digest the row of logits of each output token, for receipts
+  RowDigests row_digests = RowDigests::kNone;   // of the row of logits of each output token, for receipts
 
   bool include_stop_str_in_output = false;
   bool skip_special_tokens = true;

@@ -136,8 +136,8 @@ void write_removed(MsgpackWriter& w, const CacheEvent& event) {
 
 }  // namespace
 
-std::vector<EventGroup> event_groups(const kv::CacheLayout& layout) {
-  std::vector<EventGroup> out;
+EventGroups event_groups(const kv::CacheLayout& layout) {
+  EventGroups out;
   for (const kv::CacheLayout::Group& group : layout.groups) {
     const char* kind = group.kind == kv::CacheKind::kWindow  ? "sliding_window"
                        : group.kind == kv::CacheKind::kState ? "mamba"
@@ -152,8 +152,8 @@ std::vector<EventGroup> event_groups(const kv::CacheLayout& layout) {
   return out;
 }
 
-std::string encode_events(const std::vector<CacheEvent>& events, const std::vector<EventGroup>& groups,
-                          double unix_seconds, int64_t rank) {
+std::string encode_events(const std::vector<CacheEvent>& events, const EventGroups& groups, double unix_seconds,
+                          int64_t rank) {
   MsgpackWriter w;
   w.array(3);
   w.number(unix_seconds);
@@ -236,18 +236,27 @@ void KvEventPublisher::wake() {
   [[maybe_unused]] const ssize_t written = ::write(wake_[1], &byte, 1);  // a full pipe wakes the thread as well
 }
 
-void KvEventPublisher::publish(std::vector<CacheEvent> events) {
+EventStream& KvEventPublisher::stream(const std::string& topic) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& stream : streams_) {
+    if (stream->topic() == topic) return *stream;
+  }
+  return *streams_.emplace_back(new EventStream(topic));
+}
+
+void KvEventPublisher::publish(EventStream& stream, std::shared_ptr<const EventGroups> groups,
+                               std::vector<CacheEvent> events) {
   const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   bool was_empty = false;
   {
     const std::lock_guard lock(mutex_);
-    const uint64_t sequence = next_sequence_++;
+    const uint64_t sequence = stream.next_sequence_++;
     if (static_cast<int64_t>(queue_.size()) >= config_.max_queue_size) {
       ++num_dropped_;
       return;
     }
     was_empty = queue_.empty();
-    queue_.push_back({sequence, now, std::move(events)});
+    queue_.push_back({&stream, std::move(groups), sequence, now, std::move(events)});
   }
   if (was_empty) wake();
 }
@@ -275,12 +284,12 @@ void KvEventPublisher::send_waiting() {
     batches.swap(queue_);
   }
   for (const Batch& batch : batches) {
-    std::string payload = encode_events(batch.events, groups_, batch.time, config_.rank);
+    std::string payload = encode_events(batch.events, *batch.groups, batch.time, config_.rank);
     const std::string sequence = sequence_bytes(batch.sequence);
-    publish_.send(std::array<std::string_view, 3>{config_.topic, sequence, payload});
+    publish_.send(std::array<std::string_view, 3>{batch.stream->topic(), sequence, payload});
     ++num_batches_;
     if (replay_ == nullptr) continue;
-    kept_.push_back({batch.sequence, std::move(payload)});
+    kept_.push_back({batch.stream, batch.sequence, std::move(payload)});
     if (static_cast<int64_t>(kept_.size()) > config_.buffer_steps) kept_.pop_front();
   }
 }
@@ -296,10 +305,10 @@ void KvEventPublisher::replay() {
     }
     const std::string& client = request[0];
     const uint64_t first = read_sequence(request[2]);
-    const auto begin = std::ranges::lower_bound(kept_, first, {}, &Sent::sequence);
-    for (auto it = begin; it != kept_.end(); ++it) {
-      replay_->send(
-          std::array<std::string_view, 5>{client, "", config_.topic, sequence_bytes(it->sequence), it->payload});
+    for (const Sent& sent : kept_) {
+      if (sent.sequence < first) continue;
+      const std::string sequence = sequence_bytes(sent.sequence);
+      replay_->send(std::array<std::string_view, 5>{client, "", sent.stream->topic(), sequence, sent.payload});
     }
     replay_->send(std::array<std::string_view, 5>{client, "", "", sequence_bytes(~uint64_t{0}), ""});
   }

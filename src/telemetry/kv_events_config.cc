@@ -86,6 +86,10 @@ Result<KvEventsConfig> config_of_engine(const KvEventsConfig& config, int64_t ra
   return out;
 }
 
+std::string topic_of_model(const KvEventsConfig& config, const std::string& model) {
+  return config.topic.empty() ? model : config.topic + "@" + model;
+}
+
 Result<KvEventsConfig> parse_kv_events_config(std::string_view text) {
   if (text.empty()) return KvEventsConfig{};
   const auto config = json::parse(text);

@@ -192,6 +192,14 @@ TEST_F(Nccl, GathersColumnsInARecordedStep) {
 }
 
 // A graph replays gathers, as a decode step does.
+// Aborting frees the communicator, which must not be destroyed after that.
+TEST_F(Nccl, AnAbortedGroupIsNotDestroyedAgain) {
+  on_ranks(ranks(), [](DeviceGroup& group, Memory&) {
+    group.abort();
+    group.abort();
+  });
+}
+
 TEST_F(Nccl, GathersInsideAGraph) {
   if (!on_gpus()) GTEST_SKIP() << "needs a GPU and QUIRE_TEST_DEVICE=cuda";
   constexpr int kCalls = 10;

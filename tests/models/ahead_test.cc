@@ -4,8 +4,12 @@
 // Compared by memcmp.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <random>
+#include <set>
 
+#include "backend/testing/row_digest_oracle.h"
+#include "base/digest.h"
 #include "models/golden.h"
 #include "models/harness.h"
 #include "models/visits.h"
@@ -60,6 +64,34 @@ TEST_P(Ahead, RandomTrafficGivesEachRequestWhatItGetsAlone) {
 
 INSTANTIATE_TEST_SUITE_P(Families, Ahead, ::testing::Values("llama", "gemma3", "qwen3.5", "deepseek-v3"),
                          [](const auto& test) { return test_name(test.param); });
+
+// Digests that the backend makes, and those of the first receipts, are those of the logits.
+TEST(Ahead, DigestsAreThoseOfTheLogits) {
+  for (const std::string& where : std::set<std::string>{"cpu", device()}) {
+    llm::Options options = dummy_options("llama");
+    options.device = where;
+    const auto engine = make_engine(options);
+    ASSERT_NE(engine, nullptr);
+    const std::vector<int32_t> prompt = {5, 6, 7, 8};
+    const std::map<int64_t, std::vector<float>> rows = run(*engine, {greedy_request(prompt, 6)})[0].logits;
+    for (const auto version : {sampling::RowDigests::kFirst, sampling::RowDigests::kSecond}) {
+      engine::Request request = greedy_request(prompt, 6);
+      request.params.row_digests = version;
+      ASSERT_TRUE(engine->add(request).ok());
+      std::vector<uint64_t> found, expected;
+      while (engine->has_work()) {
+        for (const engine::Output& output : engine->step()) {
+          found.insert(found.end(), output.row_digests.begin(), output.row_digests.end());
+        }
+      }
+      for (const auto& [position, row] : rows) {
+        expected.push_back(version == sampling::RowDigests::kFirst ? digest_of(std::as_bytes(std::span(row))).low
+                                                                   : cases::row_digest_oracle(row));
+      }
+      EXPECT_EQ(found, expected) << where;
+    }
+  }
+}
 
 // An engine that is used again after it was left with a step in flight.
 TEST(Ahead, AStepOfNobodyIsLeftAlone) {

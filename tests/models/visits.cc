@@ -22,6 +22,7 @@ std::string difference(const SeenLogprobs& a, const SeenLogprobs& b, const std::
 std::string difference(const Seen& a, const Seen& b) {
   if (a.tokens != b.tokens) return "the tokens differ";
   if (const std::string other = difference(a.answer, b.answer, "answer"); !other.empty()) return other;
+  if (a.digests != b.digests) return "the digests of logits differ";
   if (const std::string other = difference(a.prompt, b.prompt, "prompt"); !other.empty()) return other;
   if (a.finish != b.finish || a.stop_token != b.stop_token) return "they ended otherwise";
   return {};
@@ -65,6 +66,11 @@ std::vector<Visit> random_visits(std::mt19937& rng, int count) {
     }
     if (one_in(3)) request.constraint = hashed_constraint(static_cast<uint32_t>(rng()));
     if (one_in(3)) p.stop_token_ids = {static_cast<int32_t>(rng() % 500), static_cast<int32_t>(rng() % 500)};
+    // Every other request has digests, some of the version for which the host reads logits.
+    const auto number = &visit - visits.data();
+    if (number % 2 == 0) {
+      p.row_digests = number % 8 == 6 ? sampling::RowDigests::kFirst : sampling::RowDigests::kSecond;
+    }
     visit.step = static_cast<int64_t>(rng() % 30);
     if (one_in(4)) visit.leaves_after = 1 + rng() % 6;
   }
@@ -100,6 +106,8 @@ void note(const engine::Output& output, Seen& seen) {
   seen.tokens.insert(seen.tokens.end(), output.tokens.begin(), output.tokens.end());
   for (const auto& list : output.prompt_logprobs) note(list, seen.prompt);
   for (const auto& list : output.logprobs) note(list, seen.answer);
+  seen.digests.insert(seen.digests.end(), output.row_digests.begin(), output.row_digests.end());
+  EXPECT_TRUE(seen.digests.empty() || seen.digests.size() == seen.tokens.size());
   seen.finish = output.finish;
   seen.stop_token = output.stop_token;
 }

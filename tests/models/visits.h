@@ -32,6 +32,7 @@ struct SeenLogprobs {
 struct Seen {
   std::vector<int32_t> tokens;
   SeenLogprobs answer, prompt;
+  std::vector<uint64_t> digests;  // of the rows of logits, where the request asked for them
   engine::FinishReason finish = engine::FinishReason::kNone;
   std::optional<int32_t> stop_token;
 };

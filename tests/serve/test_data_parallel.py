@@ -160,7 +160,6 @@ def test_both_engines_stop_while_they_work(start):
     (("--data-parallel-size", "257"), "--data-parallel-size is 257; it must be 1 to 256"),
     (("--data-parallel-size", "two"), "--data-parallel-size"),
     (("--data-parallel-size", "3", "--threads", "2"), "--data-parallel-size is 3, but there are 2 threads"),
-    (("--data-parallel-size", "2", "--threads", "2", "--device", "emulator"), "runs one engine"),
     (("--data-parallel-size", "2", "--threads", "3", "--tensor-parallel-size", "2"), "for each of its 2 ranks"),
     (("--data-parallel-size", "2", "--threads", "2", "--kv-events-config",
       '{"enable_kv_cache_events": true, "endpoint": "tcp://*:65535"}'), "the last one is 65535"),
@@ -324,6 +323,8 @@ def test_kv_events_of_each_engine(start):
         socket.setsockopt(zmq.RCVTIMEO, 60000)
     config = {"enable_kv_cache_events": True, "endpoint": f"tcp://127.0.0.1:{port}"}
     server = start("tiny", *TWO, "--kv-events-config", json.dumps(config))
+    sources = server.http.get("/kv_event_sources").json()
+    assert [source["data_parallel_rank"] for source in sources] == [0, 1]
     for number, socket in enumerate(sockets):
         prompt = [number + 3] * 40
         batch = None
@@ -370,6 +371,28 @@ def test_engines_with_several_ranks(start, server, flag):
     assert [both.metric("quire:rank_steps_total", engine=e, rank=r) > 0 for e in (0, 1) for r in (0, 1)] == [True] * 4
     assert "once for 2 engines" in both.log
     assert both.stop() == 0
+
+
+@pytest.mark.parametrize("more", [(), ("--tensor-parallel-size", 2)], ids=["one rank", "two ranks"])
+def test_engines_of_gpus_have_the_bits_of_one(start, tmp_path, more):
+    """Each engine has a GPU, here an emulator, with weights of its own; adapters and the memory of the host serve all."""
+    same = ("--device", "emulator", "--max-model-len", 256, "--num-gpu-blocks-override", 40, "--max-num-batched-tokens", 64,
+            "--enable-lora", "--lora-modules", f"sql={write_peft(tmp_path / 'sql')}", "--kv-offload-host-bytes", "8MiB")
+    one, both = start("tiny", *same), start("tiny", *same, "--data-parallel-size", 2, *more)
+    assert "engine 1: " in both.log and "once for 2 engines" not in both.log
+    rng = random.Random(6)
+    for length in (3, 90):
+        body = ASK | FIELDS | {"prompt": [rng.randrange(3, 250) for _ in range(length)], "max_tokens": 8, "temperature": 1,
+                               "seed": length}
+        for model in ("tiny", "sql"):
+            expected = essence(one.ok("/v1/completions", body | {"model": model}))
+            for number in (0, 1):
+                answer = both.http.post("/v1/completions", json=body | {"model": model}, headers=rank(number))
+                assert answer.status_code == 200 and essence(answer.json()) == expected
+    bodies = [make_request(rng, [[rng.randrange(3, 250) for _ in range(40)]]) for _ in range(8)]
+    assert asyncio.run(ask_all(both.url, bodies, 8)) == asyncio.run(ask_all(one.url, bodies, 1))
+    assert served(both, 0) > 4 and served(both, 1) > 4, "one engine did everything"
+    assert both.stop() == 0 and one.stop() == 0
 
 
 def test_engines_share_the_tier_on_disk(start, folder):

@@ -270,6 +270,85 @@ def test_a_conversation_with_the_keyboard_alone(start, page):
     assert page.problems == []
 
 
+CONTROLS = {"application", "button", "checkbox", "combobox", "DisclosureTriangle", "img", "image", "link", "log", "textbox"}
+
+
+def audit(page, where: str) -> list[dict]:
+    """The accessibility tree, as screen readers get it. Whatever can be used or has the focus must have a name."""
+    nodes = [node for node in page.call("Accessibility.getFullAXTree")["nodes"] if not node["ignored"]]
+    for node in nodes:
+        role, name = node["role"]["value"], node.get("name", {}).get("value", "").strip()
+        properties = {one["name"]: one["value"].get("value") for one in node.get("properties", [])}
+        if role in CONTROLS or (properties.get("focusable") and role != "RootWebArea"):
+            assert name, f"{where}: a {role} has no name: {node}"
+            assert role != "generic", f"{where}: what has the focus says nothing of its kind: {node}"
+    roles = [node["role"]["value"] for node in nodes]
+    if "dialog" not in roles:  # a dialog hides the rest
+        assert roles.count("main") == 1 and roles.count("banner") == 1, where
+    return nodes
+
+
+def live_texts(page) -> list[str]:
+    """What each polite live region has said."""
+    nodes = {node["nodeId"]: node for node in page.call("Accessibility.getFullAXTree")["nodes"]}
+
+    def text(node) -> str:
+        if node["role"]["value"] == "StaticText":
+            return node["name"]["value"]
+        return " ".join(filter(None, (text(nodes[child]) for child in node["childIds"] if child in nodes)))
+
+    polite = [node for node in nodes.values()
+              if any(one["name"] == "live" and one["value"]["value"] == "polite" for one in node.get("properties", []))]
+    return [text(node) for node in polite]
+
+
+@needs_chromium
+def test_screen_readers_get_a_name_for_every_control_and_hear_the_answer(start, page):
+    one = start("long", "--max-model-len", "3000", "--num-gpu-blocks-override", "600")
+    page.open(one.url)
+    settings = {"temperature": "0", "probabilities": True, "max_tokens": "40"}
+    past = [{"role": "user", "content": "JSON", "files": [{"name": "a.txt", "text": "a"}]},
+            {"role": "assistant", "content": '{"a": 1}', "reasoning": "Hm.", "calls": [{"name": "f", "arguments": "{}"}],
+             "error": "It failed."},
+            {"role": "user", "content": "Code"}, {"role": "assistant", "content": "```\nx = 1\n```"}]
+    for name, value in (("settings", settings), ("conversations", [{"title": "Before", "updated": 1, "messages": past}])):
+        page.value(f"localStorage.setItem('quire.{name}', {json.dumps(json.dumps(value))})")
+    page.open(one.url + "/?again")
+    page.until("document.getElementById('model').value && document.querySelector('.answer')")
+    audit(page, "an old conversation")
+    page.tab_to("new")
+    page.press("Enter")
+    page.tab_to("ask")
+    page.type("Tell me about pages.")
+    page.press("Enter")
+    page.until("document.querySelector('.answer .bar')")
+    audit(page, "an answer")
+    answer = json.loads(page.value("localStorage.getItem('quire.conversations')"))
+    answer = next(c for c in answer if c["title"] != "Before")["messages"][1]["content"]
+    heard = live_texts(page)
+    assert "The answer is complete." in heard
+    assert any("".join(answer.split()) == "".join(text.split()) for text in heard), (answer, heard)
+    page.tab_to("map")
+    page.press("Enter")
+    page.until("document.querySelectorAll('#page .held span').length > 0")
+    audit(page, "a page of the map")
+    for view in ("compare", "server"):
+        page.value(f"document.getElementById('show-{view}').click()")
+        audit(page, view)
+    page.value("document.getElementById('show-compare').click(); document.getElementById('run').click()")
+    page.until("document.getElementById('verdict').className")
+    audit(page, "a comparison")
+    assert any(text.startswith("Same bits: ") for text in live_texts(page))
+    page.value("document.getElementById('show-talk').click()")
+    page.size(400, 900)
+    page.value("document.getElementById('menu').click()")
+    audit(page, "a phone")
+    page.value("document.getElementById('tune').click()")
+    page.until("document.getElementById('settings').open")
+    assert any(node["role"]["value"] == "dialog" for node in audit(page, "settings"))
+    assert page.problems == []
+
+
 @needs_chromium
 def test_pages_on_disk_with_the_keyboard_alone(start, page, tmp_path):
     flags = ("--num-gpu-blocks-override", "30", "--max-model-len", "256", "--block-size", "16",

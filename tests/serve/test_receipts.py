@@ -292,7 +292,7 @@ def test_files_without_receipts_are_refused(folder, tmp_path):
 
 
 def test_the_stream_of_a_gpu_verifies(start, verify, folder, tmp_path):
-    # The emulator samples in the device's memory, as GPUs do; rows are read back for their digests.
+    # The emulator samples in the device's memory, as GPUs do, and makes digests there.
     server = start("tiny", "--device", "emulator", "--max-num-batched-tokens", 8)
     body = {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 1, "n": 2, "stream": True,
             "return_receipt": True}

@@ -112,13 +112,13 @@ function fill(element, message, index) {
   const body = el("div", {class: writing ? "body writing" : "body"});
   const json = message.content.trimStart().startsWith("{") || message.content.trimStart().startsWith("[") ? pretty(message.content) : null;
   const ranges = settings.probabilities ? tokenRanges(message.content, message.tokens) : [];
-  if (json) body.append(el("pre", {class: "json", tabindex: 0}, json));
+  if (json) body.append(el("pre", {class: "json", tabindex: 0, role: "region", "aria-label": "JSON"}, json));
   else new Markdown(message.content, ranges).render(body);
   element.ranges = ranges;
   parts.push(body);
   for (const call of message.calls ?? []) {
     parts.push(el("div", {class: "call"}, el("b", {}, `${call.name}()`),
-      el("pre", {class: "json", tabindex: 0}, pretty(call.arguments) ?? call.arguments)));
+      el("pre", {class: "json", tabindex: 0, role: "region", "aria-label": "Arguments"}, pretty(call.arguments) ?? call.arguments)));
   }
   if (message.error) parts.push(el("p", {class: "error", role: "alert"}, message.error));
   if (!writing) {
@@ -218,6 +218,17 @@ function take(message, event) {
   if (choice.finish_reason) message.finish = choice.finish_reason;
 }
 
+// Gives the answer to screen readers a few sentences at a time; from `begin` on it is new. Returns where the next call
+// begins. The conversation itself is no live region: each token would be read out with all that is before it.
+function speak(text, begin, whole) {
+  const rest = text.slice(begin);
+  const ends = [". ", "? ", "! ", "\n"].map((end) => rest.lastIndexOf(end));
+  const length = whole ? rest.length : Math.max(...ends) + 1;
+  const piece = rest.slice(0, length).trim();
+  if (piece) $("spoken").append(el("p", {}, piece));
+  return begin + length;
+}
+
 async function answer(conversation) {
   const message = {role: "assistant", content: ""};
   conversation.messages.push(message);
@@ -241,18 +252,26 @@ async function answer(conversation) {
     });
   };
   const begin = performance.now();
+  let spoken = 0;
+  $("spoken").replaceChildren();
   try {
     const reply = await request("v1/chat/completions", {method: "POST", signal: mine.controller.signal,
       headers: {"Content-Type": "application/json"}, body: JSON.stringify(body(conversation))});
     for await (const event of events(reply)) {
       take(message, event);
       if (!message.first && (message.content || message.reasoning)) message.first = (performance.now() - begin) / 1000;
+      spoken = speak(message.content, spoken, false);
       draw();
     }
+    speak(message.content, spoken, true);
     say("The answer is complete.", true);
   } catch (error) {
-    if (error.name === "AbortError") message.finish = "stopped";
-    else message.error = error.message;
+    if (error.name === "AbortError") {
+      message.finish = "stopped";
+      say("The answer was stopped.", true);
+    } else {
+      message.error = error.message;
+    }
   }
   message.took = (performance.now() - begin) / 1000 - (message.first ?? 0);
   if (running === mine) {

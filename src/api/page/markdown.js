@@ -85,7 +85,7 @@ class Markdown {
         const json = found[1] === "json" ? pretty(this.text.slice(from, to)) : null;
         if (json) code.append(json);
         else this.leaf(code, from, to);
-        parent.append(el("pre", {tabindex: 0, class: json ? "json" : null}, code));
+        parent.append(el("pre", {tabindex: 0, role: "region", "aria-label": json ? "JSON" : "Code", class: json ? "json" : null}, code));
         i = last + 1;
       } else if ((found = /^\s*(#{1,6})\s+/.exec(line))) {
         const heading = el(`h${Math.min(5, found[1].length + 2)}`);

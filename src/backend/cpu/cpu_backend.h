@@ -66,6 +66,7 @@ class CpuBackend final : public Backend {
 
   QUIRE_OPS(QUIRE_OVERRIDE_OP)
   QUIRE_RANK_OPS(QUIRE_OVERRIDE_OP)
+  void digest_rows(const DigestRowsArgs& args) override;
 
  private:
   // Splits rows over threads, each row being `work` elements of work.
@@ -133,6 +134,7 @@ class CpuBackend final : public Backend {
   };
   std::vector<LoraBlock> lora_blocks_;
   std::vector<LoraPiece> lora_pieces_;
+  std::vector<RowDigestSums> digest_sums_;
   AttentionPlan plan_;
   MoePlan moe_;
   Scratch moe_gathered_;            // the input rows of experts

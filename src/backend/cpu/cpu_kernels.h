@@ -21,6 +21,8 @@ struct CpuKernels {
   QUIRE_ROW_OPS(QUIRE_ROW_KERNEL)
 #undef QUIRE_ROW_KERNEL
   void (*embedding)(const PackedView& table, const EmbeddingArgs&, int64_t row_begin, int64_t row_end);
+  // Adds these chunks of a row of n floats to its digest.
+  void (*row_digest)(const float* row, int64_t n, int64_t chunk_begin, int64_t chunk_end, RowDigestSums& sums);
 
   // Recurrent layers: recurrent_layout.h says what an item is and how much scratch it needs.
   void (*gated_delta_net)(const GatedDeltaNetArgs&, const StateItem&, float* scratch);

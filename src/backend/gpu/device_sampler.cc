@@ -10,6 +10,7 @@
 #include "backend/gpu/grid_math.h"
 #include "base/check.h"
 #include "kernels/params/sampling.h"
+#include "ops/row_digest.h"
 
 namespace quire::gpu {
 namespace {
@@ -36,6 +37,7 @@ SampleRowData data_of(const SampleRow& row) {
   out.first_edit = row.first_edit;
   out.num_edits = row.num_edits;
   out.logprobs = row.logprobs;
+  out.digest = row.digest ? 1 : 0;
   return out;
 }
 
@@ -79,6 +81,7 @@ Status DeviceSampler::prepare(int64_t rows, int64_t rows_of_a_call, int64_t voca
     QUIRE_TRY(allocate_host(area.host_results, rows, sizeof(SampleResult)));
     QUIRE_TRY(allocate(area.top, rows, kSampleTop * sizeof(SampleTopResult)));
     QUIRE_TRY(allocate_host(area.host_top, rows, kSampleTop * sizeof(SampleTopResult)));
+    QUIRE_TRY(allocate_host(area.host_digests, rows, kSampleDigestParts * sizeof(SampleDigestSums)));
   }
   rows_ = rows;
   rows_of_a_call_ = rows_of_a_call;
@@ -101,6 +104,7 @@ DeviceSampler::Area& DeviceSampler::open_area() {
   if (area.mark != 0) require(device_.wait(area.mark));
   area.open = true;
   area.has_top = false;
+  area.digested.clear();
   area.inputs_used = 0;
   return area;
 }
@@ -183,6 +187,7 @@ void DeviceSampler::sample(const SampleArgs& args, const KnownLargest& largest) 
     launcher_.launch(KernelId::kSampleEdits, p, {logits.data, saved, in.settings, in.edits}, over_rows, kSampleThreads);
   };
 
+  launch_digest(area, args, in);
   if (logprobs) {
     launcher_.launch(KernelId::kSampleLogprobChunks, p, {logprobs_->address(), logits.data, in.settings, in.masks},
                      over_chunks, kSampleThreads);
@@ -211,6 +216,42 @@ void DeviceSampler::sample(const SampleArgs& args, const KnownLargest& largest) 
   launcher_.launch(KernelId::kSampleLogprobRows, p,
                    {results, top, logits.data, in.settings, logprobs_->address(), in.masks}, over_rows,
                    kSampleRowThreads);
+}
+
+// The digests of the rows that want them. The kernel writes them to the host's memory.
+void DeviceSampler::launch_digest(Area& area, const SampleArgs& args, const RowInputs& in) {
+  if (std::none_of(args.rows.begin(), args.rows.end(), [](const SampleRow& row) { return row.digest; })) return;
+  const Tensor& logits = args.logits;
+  SampleDigestParams p = {};
+  p.stride = logits.stride;
+  p.vocab = static_cast<int>(logits.cols);
+  p.chunks = static_cast<int>(row_digest_chunks(logits.cols));
+  p.simdgroups = std::min<int>(p.chunks, kSampleDigestSimdgroups);
+  p.parts = std::min<int>((p.chunks + p.simdgroups - 1) / p.simdgroups, kSampleDigestParts);
+  const auto place = static_cast<size_t>(args.place);
+  area.digested.resize(std::max(area.digested.size(), place + args.rows.size()), false);
+  for (size_t i = 0; i < args.rows.size(); ++i) area.digested[place + i] = args.rows[i].digest;
+  area.digest_parts = p.parts;
+  area.digest_columns = logits.cols;
+  auto* sums = static_cast<SampleDigestSums*>(area.host_digests->address()) + args.place * kSampleDigestParts;
+  launcher_.launch(KernelId::kSampleDigest, p, {sums, logits.data, in.settings},
+                   {static_cast<uint32_t>(p.parts), static_cast<uint32_t>(args.rows.size())},
+                   static_cast<uint32_t>(32 * p.simdgroups));
+}
+
+// Adds the sums of a finished area. REQUIRES: its work is done.
+void DeviceSampler::add_digests(Area& area) {
+  area.digests.assign(area.digested.empty() ? 0 : static_cast<size_t>(area.rows), 0);
+  const auto* sums = static_cast<const SampleDigestSums*>(area.host_digests->address());
+  for (size_t row = 0; row < std::min(area.digests.size(), area.digested.size()); ++row) {
+    if (!area.digested[row]) continue;
+    RowDigestSums sum;
+    for (int part = 0; part < area.digest_parts; ++part) {
+      sum.high += sums[row * kSampleDigestParts + static_cast<size_t>(part)].high;
+      sum.low += sums[row * kSampleDigestParts + static_cast<size_t>(part)].low;
+    }
+    area.digests[row] = row_digest_of(sum, area.digest_columns);
+  }
 }
 
 // The smallest logit that top-k, top-p and min-p leave in each row, and a draw among the tokens above it.
@@ -256,8 +297,10 @@ SampledRows DeviceSampler::sampled(uint64_t finished) {
   require(device_.wait(area.mark));
   const auto count = static_cast<size_t>(area.rows);
   const auto* top = static_cast<const SampledTop*>(area.host_top->address());
+  add_digests(area);
   return {{static_cast<const SampledRow*>(area.host_results->address()), count},
-          {top, area.has_top ? count * kSampleTop : 0}};
+          {top, area.has_top ? count * kSampleTop : 0},
+          area.digests};
 }
 
 void DeviceSampler::set_pending_tokens(const TakeSampledArgs& args) {

@@ -48,12 +48,17 @@ class DeviceSampler {
   struct Area {
     std::unique_ptr<Memory> results, top;            // on the device
     std::unique_ptr<Memory> host_results, host_top;  // read back
+    std::unique_ptr<Memory> host_digests;            // SampleDigestSums [rows, kSampleDigestParts], written by kernels
     std::unique_ptr<Memory> host_inputs, inputs;     // settings, edits and masks of the rows
     size_t inputs_used = 0;                          // bytes
     size_t inputs_known = 0;                         // bytes from the beginning that are equal on host and device
     uint64_t mark = 0;                               // the work that reads and fills it
     bool open = false;                               // between the first sample() and finish()
     bool has_top = false;                            // some row wants the likeliest tokens
+    std::vector<bool> digested;                      // by row: its sums are wanted; empty if no row's are
+    int digest_parts = 0;                            // that have sums
+    int64_t digest_columns = 0;                      // of the digested rows
+    std::vector<uint64_t> digests;                   // what sampled() returns
     int64_t rows = 0;                                // finished
   };
   struct Inputs {  // a piece of an area's input memory, on both sides
@@ -67,6 +72,8 @@ class DeviceSampler {
   Area& open_area();
   Inputs allocate_inputs(Area& area, size_t bytes);
   RowInputs upload_inputs(Area& area, const SampleArgs& args);
+  void launch_digest(Area& area, const SampleArgs& args, const RowInputs& in);
+  static void add_digests(Area& area);
   void launch_top_k_top_p(const SampleParams& p, const Tensor& logits, const RowInputs& in, void* partials, Grid rows,
                           Grid chunks);
 

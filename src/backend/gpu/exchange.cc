@@ -67,6 +67,7 @@ int64_t GpuExchange::rows_at_once(int64_t row_bytes) const {
 // Adds a call of the group to the device's queue.
 void GpuExchange::queue(std::function<Status(DeviceGroup& group, void* stream)> call) {
   gpu_.queue([group = group_.get(), watch = gpu_.step_watch(), call = std::move(call)](void* stream) {
+    if (watch != nullptr) watch->stay_if_aborted();
     const StepWatch::Waiting waiting(group->waits() ? watch : nullptr);
     return call(*group, stream);
   });

@@ -223,6 +223,7 @@ std::span<const float> GpuBackend::read(const Tensor& t) {
   }
   device_->download(read_back_->address(), t.data, bytes);
   synchronise();
+  if (watch_ != nullptr) watch_->stay_if_aborted();
   return {static_cast<const float*>(read_back_->address()), bytes / sizeof(float)};
 }
 

@@ -90,6 +90,7 @@
   X(ShortConv, "short_conv_#", kAnyType, ShortConvParams)                      \
   X(SampleLogprobChunks, "sample_logprob_chunks", kNoType, SampleParams)       \
   X(SampleLogprobRows, "sample_logprob_rows", kNoType, SampleParams)           \
+  X(SampleDigest, "sample_digest", kNoType, SampleDigestParams)                \
   X(SampleEdits, "sample_edits", kNoType, SampleParams)                        \
   X(SampleChunks, "sample_chunks", kNoType, SampleParams)                      \
   X(SampleBinning, "sample_binning", kNoType, SampleParams)                    \

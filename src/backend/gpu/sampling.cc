@@ -13,6 +13,11 @@ void GpuBackend::sample(const SampleArgs& args) {
   sampler_.sample(args, joined_.largest_logits(args));
 }
 
+// There is no such op on a GPU: rows are digested where they are sampled (SampleRow::digest).
+void GpuBackend::digest_rows(const DigestRowsArgs& args) {
+  Backend::digest_rows(args);
+}
+
 uint64_t GpuBackend::finish_samples(int64_t rows) {
   const uint64_t out = sampler_.finish(rows);
   if (watch_ != nullptr) watch_->probe();
@@ -20,7 +25,9 @@ uint64_t GpuBackend::finish_samples(int64_t rows) {
 }
 
 SampledRows GpuBackend::sampled(uint64_t finished) {
-  return sampler_.sampled(finished);
+  const SampledRows out = sampler_.sampled(finished);
+  if (watch_ != nullptr) watch_->stay_if_aborted();
+  return out;
 }
 
 void GpuBackend::take_sampled(const TakeSampledArgs& args) {

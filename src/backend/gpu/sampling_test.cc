@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "backend/gpu/test_device.h"
+#include "backend/testing/row_digest_oracle.h"
 #include "base/philox.h"
 
 namespace quire::gpu {
@@ -45,6 +46,7 @@ SamplingCase make_case(int64_t vocab, size_t rows, uint32_t seed, float spread, 
 struct Results {
   std::vector<SampledRow> rows;
   std::vector<SampledTop> top;
+  std::vector<uint64_t> digests;  // 0 where none was asked for
 };
 
 // Rows [first, first + count) of the case as one call, their results at `place`.
@@ -61,12 +63,15 @@ Results sample(const SamplingCase& c, int64_t first, int64_t count, int64_t plac
   out.rows.assign(found.rows.begin() + place, found.rows.end());
   if (!found.top.empty()) out.top.assign(found.top.begin() + place * kMaxSampleLogprobs, found.top.end());
   out.top.resize(static_cast<size_t>(count * kMaxSampleLogprobs));
+  if (!found.digests.empty()) out.digests.assign(found.digests.begin() + place, found.digests.end());
+  out.digests.resize(static_cast<size_t>(count));
   device.clear();
   return out;
 }
 
 bool same_row(const SamplingCase& c, const Results& a, size_t i, const Results& b, size_t j, size_t row) {
   if (std::memcmp(&a.rows[i], &b.rows[j], sizeof(SampledRow)) != 0) return false;
+  if (a.digests[i] != b.digests[j]) return false;
   if (a.rows[i].faults != 0) return true;  // nothing is said of a broken row's likeliest tokens
   const auto wanted = static_cast<size_t>(std::max(0, c.rows[row].logprobs));
   return std::memcmp(&a.top[i * kMaxSampleLogprobs], &b.top[j * kMaxSampleLogprobs], wanted * sizeof(SampledTop)) == 0;
@@ -423,6 +428,25 @@ TEST(GpuSampling, BrokenRowsAreNamedAndHarmNobody) {
   EXPECT_EQ(found.rows[4].faults, 0);
   for (size_t r = 0; r < 4; ++r) EXPECT_EQ(found.rows[r].token, 0);
   expect_drawn(c, 4, found.rows[4].token);
+}
+
+// Of the logits as the model made them, also where edits and masks follow or the row is broken.
+TEST(GpuSampling, DigestsAreThoseOfTheHost) {
+  for (const auto& [vocab, gap] : {std::pair<int64_t, int64_t>{1, 0}, {300, 1}, {1024, 0}, {9001, 3}, {70000, 0}}) {
+    SamplingCase c = make_case(vocab, 5, static_cast<uint32_t>(vocab), 2.0f, gap);
+    for (const size_t r : {0, 1, 3, 4}) c.rows[r].digest = true;
+    c.edits = {{.token = 0, .bias = 3.0f}};
+    c.rows[1].num_edits = 1;
+    c.rows[1].logprobs = 1;
+    c.masks.assign(static_cast<size_t>((vocab + 31) / 32), 0x55555555u);
+    c.rows[3].mask = c.rows[3].logprob_mask = 0;
+    c.row(4)[vocab - 1] = std::numeric_limits<float>::quiet_NaN();
+    const Results found = vocab > 10000 ? sample(c, 0, 5, 2) : sample_everywhere(c);
+    for (size_t r = 0; r < c.rows.size(); ++r) {
+      const std::span<const float> row(c.row(r), static_cast<size_t>(vocab));
+      EXPECT_EQ(found.digests[r], c.rows[r].digest ? cases::row_digest_oracle(row) : 0) << vocab << ", row " << r;
+    }
+  }
 }
 
 TEST(GpuSampling, TokensOfTheStepBeforeGoIntoTheNext) {

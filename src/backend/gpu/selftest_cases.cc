@@ -495,6 +495,13 @@ void adapters(Cases& cases, DType t) {
   });
 }
 
+// Digests as whole numbers that floats hold.
+void add_digests(std::span<const uint64_t> digests, std::vector<float>& values) {
+  for (const uint64_t digest : digests) {
+    for (int shift = 0; shift < 64; shift += 16) values.push_back(static_cast<float>(digest >> shift & 0xFFFF));
+  }
+}
+
 void sampling(Cases& cases) {
   cases.all.push_back({"sampling", "f32", DType::kF32, 0, [](SelftestSide& s) {
                          constexpr int64_t kVocab = 5000;
@@ -505,9 +512,14 @@ void sampling(Cases& cases) {
                              const float* row = logits.row_f32(r);
                              tokens.push_back(static_cast<float>(std::max_element(row, row + kVocab) - row));
                            }
+                           const std::vector<int32_t> all = {0, 1, 2, 3};
+                           std::vector<uint64_t> digests(all.size());
+                           s.ops.digest_rows({logits, all, digests});
+                           add_digests(digests, tokens);
                            return tokens;
                          }
                          std::vector<SampleRow> rows(4);
+                         for (SampleRow& row : rows) row.digest = true;
                          for (size_t r = 2; r < 4; ++r) {
                            rows[r].temperature = 1.0f;
                            rows[r].top_k = 1;
@@ -515,9 +527,11 @@ void sampling(Cases& cases) {
                          if (!s.ops.prepare_sampling(4, 4, kVocab).ok()) return tokens;
                          s.go([&](Backend& b) {
                            b.sample({logits, rows, {}, {}, 0});
-                           for (const SampledRow& row : b.sampled(b.finish_samples(4)).rows) {
+                           const SampledRows found = b.sampled(b.finish_samples(4));
+                           for (const SampledRow& row : found.rows) {
                              tokens.push_back(row.faults == 0 ? static_cast<float>(row.token) : -1.0f);
                            }
+                           add_digests(found.digests, tokens);
                          });
                          return tokens;
                        }});

@@ -32,6 +32,7 @@ void StepWatch::note_progress() {
 }
 
 void StepWatch::begin_step() {
+  stay_if_aborted();
   note_progress();
   in_step_.store(true, std::memory_order_release);
 }
@@ -45,6 +46,12 @@ void StepWatch::probe() {
   note_progress();
   device_.set_probe();
   probed_.store(true, std::memory_order_release);
+}
+
+void StepWatch::stay_if_aborted() {
+  if (!aborted_.load(std::memory_order_acquire)) return;
+  in_step_.store(false, std::memory_order_release);  // this thread is not what stalls
+  for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
 }
 
 void StepWatch::add_abort(const void* key, std::function<void()> abort) {
@@ -84,6 +91,7 @@ void StepWatch::give_up() {
     const std::lock_guard lock(mutex_);
     if (aborts_.empty()) ways_.end_stalled();
   }
+  aborted_.store(true, std::memory_order_release);
   std::thread([this] {
     const std::lock_guard lock(mutex_);
     for (const auto& [key, abort] : aborts_) abort();

@@ -54,6 +54,11 @@ class StepWatch {
     StepWatch* const watch_;
   };
 
+  // Does not return once exchanges were aborted: they may not be used any more, what the GPU computes from then on
+  // means nothing, and the process is about to end. On the device's thread, before an exchange and after a wait for the
+  // GPU.
+  void stay_if_aborted();
+
   // What lets exchanges end without the other ranks. Removed by the same key.
   void add_abort(const void* key, std::function<void()> abort);
   void remove_abort(const void* key);
@@ -72,6 +77,7 @@ class StepWatch {
   std::atomic<bool> in_step_ = false;  // it queues the work of a step
   std::atomic<bool> probed_ = false;   // there is a probe behind a step
   std::atomic<bool> waiting_ = false;
+  std::atomic<bool> aborted_ = false;
   std::mutex mutex_;
   std::condition_variable stopped_;
   bool stop_ = false;                                                  // guarded by mutex_

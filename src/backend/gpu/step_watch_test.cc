@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <optional>
 
@@ -81,6 +82,27 @@ TEST(StepWatchDeathTest, DoesNotBlameAGpuThatWaitsForAnother) {
     std::this_thread::sleep_for(60s);
   };
   EXPECT_EXIT(wait(), ::testing::ExitedWithCode(kAnotherStalls), "");
+}
+
+// A step that ended because its exchanges were aborted has computed nothing that may be used.
+TEST(StepWatchDeathTest, LetsNobodyGoOnAfterAnAbort) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  constexpr int kWentOn = 99;
+  const auto go_on = [](bool in_step) {
+    Watched watched(0.1);
+    std::atomic<bool> aborted = false;
+    const int key = 0;
+    watched.watch->add_abort(&key, [&] {
+      watched.device.passed = true;
+      aborted = true;
+    });
+    in_step ? watched.watch->begin_step() : watched.run_step();
+    while (!aborted) std::this_thread::sleep_for(1ms);
+    in_step ? watched.watch->stay_if_aborted() : watched.watch->begin_step();
+    std::_Exit(kWentOn);
+  };
+  EXPECT_EXIT(go_on(false), ::testing::ExitedWithCode(kAnotherStalls), "");
+  EXPECT_EXIT(go_on(true), ::testing::ExitedWithCode(kAnotherStalls), "") << "it waited in the middle of a step";
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/compat/types.h"
+#include "ops/row_digest_constants.h"
 #include "ops/sample_settings.h"
 
 enum {
@@ -36,6 +37,22 @@ struct SampleRowData {
   int first_edit, num_edits;
   int logprobs;  // -1: none
   int greedy;
+  int digest;  // 1: wanted
+};
+
+// Four threadgroups read a row of the largest vocabularies about as fast as its memory delivers it.
+enum { kSampleDigestSimdgroups = 16, kSampleDigestParts = 4 };
+// Grid: (parts, rows), with a threadgroup of `simdgroups`.
+struct SampleDigestParams {
+  i64 stride;
+  int vocab;
+  int chunks;      // of kRowDigestChunk
+  int parts;       // at most kSampleDigestParts
+  int simdgroups;  // at most kSampleDigestSimdgroups
+};
+// What a threadgroup adds to its row's digest.
+struct SampleDigestSums {
+  uint high, low;
 };
 
 // `what`: bit 0: the token is forbidden; bit 1: it has occurred; above: its count in the output.

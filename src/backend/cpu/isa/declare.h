@@ -14,6 +14,7 @@ namespace quire::cpu::QUIRE_ISA_NS {
 QUIRE_ROW_OPS(QUIRE_ROW_KERNEL)
 #undef QUIRE_ROW_KERNEL
 void embedding(const PackedView& table, const EmbeddingArgs&, int64_t row_begin, int64_t row_end);
+void row_digest(const float* row, int64_t n, int64_t chunk_begin, int64_t chunk_end, RowDigestSums& sums);
 void moe_softmax(const float* x, int64_t n, float* out);
 void moe_sum(const Tensor& y, const int32_t* rows, const float* weights, int64_t k, float* out);
 void gated_delta_net(const GatedDeltaNetArgs&, const StateItem&, float* scratch);

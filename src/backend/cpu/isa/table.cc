@@ -10,6 +10,7 @@ const CpuKernels kTable = {
     QUIRE_ROW_OPS(QUIRE_ROW_KERNEL)
 #undef QUIRE_ROW_KERNEL
         .embedding = embedding,
+    .row_digest = row_digest,
     .gated_delta_net = gated_delta_net,
     .mamba2 = mamba2,
     .short_conv = short_conv,
