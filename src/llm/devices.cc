@@ -27,14 +27,14 @@ Status check_gpus(const Options& options, const DeviceChoice& choice, const Back
   if (ranks == 1 || !gpu.describe().starts_with("cuda")) return {};
   const auto named = static_cast<int>(choice.indices.size());
   if (named > 0 && named < ranks) {
-    return invalid_argument("--device " + options.device + " names " + std::to_string(named) + " GPUs, but there are " +
-                            std::to_string(ranks) + " ranks on this host: name one for each");
+    return invalid_argument({"--device ", options.device, " names ", named, " GPUs, but there are ", ranks,
+                             " ranks on this host: name one for each"});
   }
   QUIRE_ASSIGN(const int devices, gpu::count_cuda());
   if (named == 0 && devices < ranks) {
-    return invalid_argument("there are " + std::to_string(ranks) +
-                            " ranks on this host (--tensor-parallel-size times --pipeline-parallel-size), but " +
-                            std::to_string(devices) + " CUDA devices: lower one of the flags, or use --device cpu");
+    return invalid_argument({"there are ", ranks,
+                             " ranks on this host (--tensor-parallel-size times --pipeline-parallel-size), but ",
+                             devices, " CUDA devices: lower one of the flags, or use --device cpu"});
   }
   return {};
 }
@@ -55,7 +55,7 @@ Result<DeviceChoice> parse_device(const std::string& text) {
   out.kind = text.substr(0, colon);
   const bool known = std::find(std::begin(kDeviceKinds), std::end(kDeviceKinds), out.kind) != std::end(kDeviceKinds);
   const Error error = invalid_argument(
-      "--device is '" + text + "'; choose auto, cpu, cuda, metal or emulator, or name GPUs as in cuda:1 or cuda:0,1");
+      {"--device is '", text, "'; choose auto, cpu, cuda, metal or emulator, or name GPUs as in cuda:1 or cuda:0,1"});
   if (!known || (colon != std::string::npos && out.kind != "cuda")) return error;
   if (colon == std::string::npos) return out;
   const char* at = text.data() + colon + 1;
