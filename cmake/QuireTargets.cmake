@@ -138,12 +138,12 @@ set(QUIRE_JOINT_GROUPS core engine words files steps texts server net front)
 set(QUIRE_JOINT_core base ops weights sampling)
 set(QUIRE_JOINT_engine scheduler engine)
 set(QUIRE_JOINT_words text grammar)
-set(QUIRE_JOINT_files metrics distributed weights_light kv model_config text_light)
-set(QUIRE_JOINT_steps model llm)
+set(QUIRE_JOINT_files weights_light model_config text_light)
+set(QUIRE_JOINT_steps metrics distributed kv model llm)
 set(QUIRE_JOINT_texts jinja grammar_light)
-set(QUIRE_JOINT_server markup telemetry api_handler api bench_core bench)
-set(QUIRE_JOINT_net asio http bench_client)
-set(QUIRE_JOINT_front hub cli)
+set(QUIRE_JOINT_server markup telemetry api_handler api)
+set(QUIRE_JOINT_net asio http bench_core bench_client)
+set(QUIRE_JOINT_front hub cli bench)
 if(NOT QUIRE_GPU)  # which makes it long enough to be alone
   list(APPEND QUIRE_JOINT_core backend)
 endif()
@@ -178,9 +178,9 @@ endfunction()
 
 # quire_library(base SOURCES a.cc b.cc DEPS quire_x PkgConfig::Y [SEPARATE c.cc] [LIGHT d.cc] [DEFINES E=1] [COLD] [ONCE] [SELDOM]):
 # the static library quire_<folder>. SEPARATE names further sources, which are like each other by design or have options of
-# their own, and so cannot be compiled as one file. LIGHT names further sources that run once per request or less, and so
-# are optimised less in a release; ONCE: all of them do. SELDOM: all of them run once per start of the program or less, and
-# are hardly optimised. COLD: tests spend little time in the library, and sanitizer builds optimise it less (see
+# their own, and so cannot be compiled as one file. ONCE: all sources run once per step or less, and are optimised less in a
+# release. SELDOM: all of them run once per request, model or start of the program, and are hardly optimised; LIGHT names
+# further sources that do. COLD: tests spend little time in the library, and sanitizer builds optimise it less (see
 # quire_cold). Arithmetic that ends in a logit is in neither LIGHT nor ONCE.
 function(quire_library folder)
   cmake_parse_arguments(ARG "COLD;ONCE;SELDOM" "" "SOURCES;SEPARATE;LIGHT;DEPS;DEFINES" ${ARGN})
@@ -189,7 +189,7 @@ function(quire_library folder)
     set(light ${ARG_COLD})
     set(cold ${ARG_COLD})
   else()
-    set(light ON)
+    set(light ON -Og)
     set(cold OFF)
     if(ARG_ONCE)
       set(cold ON)

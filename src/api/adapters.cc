@@ -11,8 +11,8 @@
 namespace quire::api {
 namespace {
 
-ApiError wrong_input(std::string message, std::string param) {
-  return {400, "InvalidUserInput", std::move(message), std::move(param)};
+ApiFailure wrong_input(std::string message, std::string param) {
+  return ApiError{400, "InvalidUserInput", std::move(message), std::move(param)};
 }
 
 ApiStatus check_allowed(const ServiceOptions& options) {
@@ -23,7 +23,7 @@ ApiStatus check_allowed(const ServiceOptions& options) {
 }
 
 // The failures of files are the caller's: a bad adapter is a 400 and a missing one a 404.
-ApiError adapter_error(const Error& error) {
+ApiFailure adapter_error(const Error& error) {
   ApiError out = to_api_error(error);
   if (error.code == ErrorCode::kCorrupt || error.code == ErrorCode::kUnsupported) {
     out = {400, "BadRequestError", error.message, "lora_path"};
@@ -40,8 +40,8 @@ ApiResult<std::string> load_adapter(Service& service, const HttpRequest& request
     return wrong_input("The name `" + name + "` is that of the base model; choose another one.", "lora_name");
   }
   const bool replace = body.boolean("load_inplace", false);
-  const Error taken = invalid_argument("The LoRA adapter '" + name +
-                                       "' has already been loaded; set load_inplace to true to replace it.");
+  const Error taken = invalid_argument(
+      {"The LoRA adapter '", name, "' has already been loaded; set load_inplace to true to replace it."});
   if (!replace && service.adapters().find(name)) return wrong_input(taken.message, "lora_name");
   const llm::NamedAdapter named = AdapterTable::make(name, body.string("lora_path"));
   auto adapter = service.model().adapters().read(named.path);

@@ -213,7 +213,7 @@ ApiResult<std::vector<llm::Prompt>> read_prompts(const Service& service, const B
     return out;
   }
   if (const size_t size = prompt.as_array().size(); size > kMaxPrompts) {
-    return bad_field("prompt", "has " + std::to_string(size) + " entries; at most 1024 are taken.");
+    return bad_field("prompt", {"has ", size, " entries; at most 1024 are taken."});
   }
   for (const json::Value& one : prompt.as_array()) QUIRE_TRY(add(one));
   return out;
@@ -223,9 +223,8 @@ ApiResult<std::vector<llm::Prompt>> read_prompts(const Service& service, const B
 ApiStatus check_sequences(size_t prompts, int64_t n) {
   const int64_t sequences = static_cast<int64_t>(prompts) * n;
   if (sequences <= sampling::kMaxSequences) return Ok{};
-  return bad_field("n", "must be smaller: " + std::to_string(prompts) + " prompts with n " + std::to_string(n) +
-                            " are " + std::to_string(sequences) + " sequences, and at most " +
-                            std::to_string(sampling::kMaxSequences) + " are accepted.");
+  return bad_field("n", {"must be smaller: ", prompts, " prompts with n ", n, " are ", sequences,
+                         " sequences, and at most ", sampling::kMaxSequences, " are accepted."});
 }
 
 ApiStatus start_completions(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
@@ -269,8 +268,8 @@ ApiStatus start_completions(Service& service, const HttpRequest& request, const 
     truncate_prompt(body, service, ids);
     total += ids.size();
     if (total > kMaxPromptTokens && prompts.size() > 1) {
-      return bad_field("prompt", "has more than " + std::to_string(kMaxPromptTokens) +
-                                     " tokens in all its entries; send them in several requests.");
+      return bad_field(
+          "prompt", {"has more than ", kMaxPromptTokens, " tokens in all its entries; send them in several requests."});
     }
     sampling::SamplingParams own_length = params;
     QUIRE_TRY(fit_length(service, ids.size(), max_tokens, sampling::kDefaultMaxTokens, own_length));

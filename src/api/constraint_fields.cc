@@ -41,7 +41,7 @@ Spec any_object() {
 ApiResult<json::Value> parse_text(const json::Value& value, const std::string& where) {
   if (is_blank(value.as_string())) return bad_field(where, "must not be blank.");
   auto parsed = json::parse(value.as_string());
-  if (!parsed.ok()) return bad_field(where, "is not JSON: " + parsed.error().message);
+  if (!parsed.ok()) return bad_field(where, {"is not JSON: ", parsed.error().message});
   return std::move(*parsed);
 }
 
@@ -92,8 +92,8 @@ ApiResult<std::optional<Found>> read_format(const json::Value& format, const std
     QUIRE_ASSIGN(Found found, tag_spec(format, where));
     return std::optional(std::move(found));
   }
-  return bad_field(where + ".type", "is \"" + type->as_string().substr(0, 40) +
-                                        "\"; it must be text, json_object, json_schema or structural_tag.");
+  return bad_field(where + ".type", {"is \"", type->as_string().substr(0, 40),
+                                     "\"; it must be text, json_object, json_schema or structural_tag."});
 }
 
 ApiResult<Found> read_choice(const json::Value& value, const std::string& where) {
@@ -172,9 +172,8 @@ ApiResult<std::optional<Found>> read_structured(const json::Value& object, JsonR
       }
       QUIRE_ASSIGN(Found next, read_kind(kind->second, value, where));
       if (found) {
-        return bad_field("structured_outputs", "must have only one kind of constraint; it has " +
-                                                   found->field.substr(found->field.find('.') + 1) + " and " + name +
-                                                   ".");
+        return bad_field("structured_outputs", {"must have only one kind of constraint; it has ",
+                                                found->field.substr(found->field.find('.') + 1), " and ", name, "."});
       }
       found = std::move(next);
     }
@@ -228,7 +227,7 @@ ApiResult<llm::ConstraintSpec> read_constraint(const Body& body) {
     }
     if (other && found && other->source != found->source) {
       return bad_field("structured_outputs",
-                       "must not have another kind of constraint than " + found->field + "; leave one of them out.");
+                       {"must not have another kind of constraint than ", found->field, "; leave one of them out."});
     }
     if (!found) found = std::move(other);  // of two of the same kind, the format's counts
   }

@@ -16,7 +16,7 @@ ApiResult<std::string> string_at(const json::Value& object, const char* name, co
   const std::string place = where + "." + name;
   if (value == nullptr || value->is_null()) return bad_field(place, "is missing; it is required.");
   if (!value->is_string()) {
-    return bad_field(place, std::string("must be a string, not ") + json::describe(value->kind()) + ".");
+    return bad_field(place, {"must be a string, not ", json::describe(value->kind()), "."});
   }
   return value->as_string();
 }
@@ -34,8 +34,8 @@ ApiResult<json::Value> text_content(const json::Value& object, const char* name,
     if (!part.is_object()) return bad_field(at, "must be an object with type and text.");
     QUIRE_ASSIGN(const std::string type, string_at(part, "type", at));
     if (std::find(types.begin(), types.end(), type) == types.end()) {
-      return bad_field(at + ".type", "is \"" + type.substr(0, 40) + "\"; this server takes only \"" +
-                                         std::string(*types.begin()) + "\" for now.");
+      return bad_field(at + ".type", {"is \"", type.substr(0, 40), "\"; this server takes only \"",
+                                      std::string(*types.begin()), "\" for now."});
     }
     QUIRE_ASSIGN(std::string text, string_at(part, "text", at));
     parts.emplace_back(json::Object{{"type", "text"}, {"text", std::move(text)}});

@@ -165,11 +165,11 @@ ApiStatus start_cohere(Service& service, const HttpRequest& request, const Reply
   for (const std::string& type : types) {
     if (type != "float" && type != "base64" && type != "binary" && type != "ubinary") {
       return bad_field("embedding_types",
-                       "must hold float, base64, binary or ubinary, not " + type.substr(0, 40) + ".");
+                       {"must hold float, base64, binary or ubinary, not ", type.substr(0, 40), "."});
     }
     if ((type == "binary" || type == "ubinary") && size % 8 != 0) {
-      return bad_field("embedding_types", "cannot be " + type + ": the embeddings have " + std::to_string(size) +
-                                              " numbers, which is no multiple of 8.");
+      return bad_field("embedding_types",
+                       {"cannot be ", type, ": the embeddings have ", size, " numbers, which is no multiple of 8."});
     }
   }
   llm::Truncation truncation;
@@ -180,7 +180,7 @@ ApiStatus start_cohere(Service& service, const HttpRequest& request, const Reply
   QUIRE_ASSIGN(std::vector<std::string> texts, read_texts(body));
   if (texts.empty()) return bad_field("texts", "must not be empty.");
   if (texts.size() > kMaxInputs) {
-    return bad_field("texts", "has more than " + std::to_string(kMaxInputs) + " texts; send several requests.");
+    return bad_field("texts", {"has more than ", kMaxInputs, " texts; send several requests."});
   }
   const std::string prompt = prompt_of(service, body.string("input_type"));
   std::vector<llm::PoolPrompt> prompts;

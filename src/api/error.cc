@@ -3,6 +3,9 @@
 #include "api/error.h"
 
 #include "api/json_writer.h"
+#include "base/failure.h"
+
+template class quire::FailureOf<quire::api::ApiError>;
 
 namespace quire::api {
 
@@ -34,19 +37,27 @@ Headers ApiError::headers() const {
   return {{"Retry-After", std::to_string(retry_after_s)}};
 }
 
-ApiError bad_request(std::string message, std::string param) {
-  return {400, "BadRequestError", std::move(message), std::move(param)};
+ApiFailure bad_request(std::string_view message, std::string_view param) {
+  return ApiError{400, "BadRequestError", std::string(message), std::string(param)};
 }
 
-ApiError bad_field(const std::string& field, const std::string& what) {
-  return bad_request(field + " " + what, field);
+ApiFailure bad_request(Pieces message, std::string_view param) {
+  return bad_request(joined(message), param);
 }
 
-ApiError not_found_error(std::string message, std::string param) {
-  return {404, "NotFoundError", std::move(message), std::move(param)};
+ApiFailure bad_field(std::string_view field, std::string_view what) {
+  return bad_request({field, " ", what}, field);
 }
 
-ApiError to_api_error(const Error& error) {
+ApiFailure bad_field(std::string_view field, Pieces what) {
+  return bad_field(field, joined(what));
+}
+
+ApiFailure not_found_error(std::string_view message, std::string_view param) {
+  return ApiError{404, "NotFoundError", std::string(message), std::string(param)};
+}
+
+ApiFailure to_api_error(const Error& error) {
   switch (error.code) {
     case ErrorCode::kInvalidArgument:
     case ErrorCode::kUnsupported:
@@ -56,13 +67,13 @@ ApiError to_api_error(const Error& error) {
       return not_found_error(error.message, error.field);
     case ErrorCode::kExhausted:
     case ErrorCode::kUnavailable:
-      return {503, "Service Unavailable", error.message, ""};
+      return ApiError{503, "Service Unavailable", error.message, ""};
     case ErrorCode::kCancelled:
-      return {499, "Cancelled", error.message, ""};
+      return ApiError{499, "Cancelled", error.message, ""};
     case ErrorCode::kInternal:
       break;
   }
-  return {500, "InternalServerError", error.message, ""};
+  return ApiError{500, "InternalServerError", error.message, ""};
 }
 
 }  // namespace quire::api

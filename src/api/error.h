@@ -3,8 +3,8 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <utility>
-#include <variant>
 
 #include "api/handler.h"
 #include "base/result.h"
@@ -26,30 +26,29 @@ struct ApiError {
   Headers headers() const;
 };
 
-ApiError bad_request(std::string message, std::string param = "");
+using ApiFailure = FailureOf<ApiError>;
+}  // namespace quire::api
+
+extern template class quire::FailureOf<quire::api::ApiError>;
+
+namespace quire::api {
+
+ApiFailure bad_request(std::string_view message, std::string_view param = "");
+ApiFailure bad_request(Pieces message, std::string_view param = "");
 // The message is the field's name and `what`: "messages[0].role" and "must be a string.".
-ApiError bad_field(const std::string& field, const std::string& what);
-ApiError not_found_error(std::string message, std::string param = "");
+ApiFailure bad_field(std::string_view field, std::string_view what);
+ApiFailure bad_field(std::string_view field, Pieces what);
+ApiFailure not_found_error(std::string_view message, std::string_view param = "");
 // The one place where failures of the layers below become HTTP errors.
-ApiError to_api_error(const Error& error);
+ApiFailure to_api_error(const Error& error);
 
 // A value, or the error to answer with. QUIRE_TRY and QUIRE_ASSIGN work with it, and turn a Result's Error into one.
 template <typename T>
-class [[nodiscard]] ApiResult {
+class [[nodiscard]] ApiResult : public ResultOf<T, ApiError> {
  public:
-  using ValueType = T;
-  ApiResult(T value) : state_(std::in_place_index<0>, std::move(value)) {}                // NOLINT: implicit on purpose
-  ApiResult(ApiError error) : state_(std::in_place_index<1>, std::move(error)) {}         // NOLINT
-  ApiResult(const Error& error) : state_(std::in_place_index<1>, to_api_error(error)) {}  // NOLINT
-  bool ok() const { return state_.index() == 0; }
-  T& value() & { return std::get<0>(state_); }
-  T&& value() && { return std::get<0>(std::move(state_)); }
-  T& operator*() & { return value(); }
-  T* operator->() { return &value(); }
-  const ApiError& error() const { return std::get<1>(state_); }
-
- private:
-  std::variant<T, ApiError> state_;
+  using ResultOf<T, ApiError>::ResultOf;
+  ApiResult(const Error& error) : ResultOf<T, ApiError>(to_api_error(error)) {}        // NOLINT: implicit on purpose
+  ApiResult(const Failure& failure) : ResultOf<T, ApiError>(to_api_error(failure)) {}  // NOLINT: implicit on purpose
 };
 struct Ok {};
 using ApiStatus = ApiResult<Ok>;

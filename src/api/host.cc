@@ -181,7 +181,7 @@ std::optional<size_t> Host::find(const std::string& name) const {
   return adapter ? std::optional(adapter->model) : std::nullopt;
 }
 
-ApiError Host::unknown_model(const std::string& name) const {
+ApiFailure Host::unknown_model(const std::string& name) const {
   std::string known;
   for (const HostedModel& model : models_) {
     for (const std::string& one : model.names) known += (known.empty() ? "" : ", ") + one;
@@ -206,7 +206,7 @@ ApiResult<size_t> Host::model_of(const Route& route, const HttpRequest& request)
     }
   }
   const std::string known = joined(first_names(models_));
-  return bad_field("model", "is missing: this server has several models; name one of " + known + ".");
+  return bad_field("model", {"is missing: this server has several models; name one of ", known, "."});
 }
 
 void Host::handle(HttpRequest request, ReplyPtr reply) {

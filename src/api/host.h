@@ -69,7 +69,7 @@ class Host {
   std::optional<int64_t> max_model_len(size_t model) const;
 
   std::optional<size_t> find(const std::string& name) const;  // the model with this name or alias
-  ApiError unknown_model(const std::string& name) const;      // a 404 that lists the names
+  ApiFailure unknown_model(const std::string& name) const;    // a 404 that lists the names
 
  private:
   // The model of a request to this route, by its body or its query.

@@ -39,7 +39,7 @@ TEST(ApiError, HasTheShapesOfOpenAiAndAnthropic) {
             R"({"error":{"message":"top_p must be \"small\".","type":"BadRequestError","param":"top_p","code":400}})");
   EXPECT_EQ(error.anthropic_body(),
             R"({"type":"error","error":{"type":"invalid_request_error","message":"top_p must be \"small\"."}})");
-  EXPECT_NE(bad_request("no.").body().find(R"("param":null)"), std::string::npos);
+  EXPECT_NE(bad_request("no.").get().body().find(R"("param":null)"), std::string::npos);
   EXPECT_TRUE(error.headers().empty());
   const ApiError later{429, "RateLimitError", "slow down", "", 7};
   EXPECT_EQ(later.headers(), (Headers{{"Retry-After", "7"}}));
@@ -57,13 +57,13 @@ TEST(ApiError, ComesFromTheErrorsOfTheLayersBelow) {
       {{ErrorCode::kInternal, "a"}, 500},
   };
   for (const auto& [error, status] : cases) {
-    EXPECT_EQ(to_api_error(error).status, status);
-    EXPECT_EQ(to_api_error(error).param, "") << "the field is not read out of the message";
+    EXPECT_EQ(to_api_error(error).get().status, status);
+    EXPECT_EQ(to_api_error(error).get().param, "") << "the field is not read out of the message";
   }
   const ApiError wrong = to_api_error(invalid_field("n", "must be 1."));
   EXPECT_EQ(wrong.message, "n must be 1.");
   EXPECT_EQ(wrong.param, "n");
-  EXPECT_EQ(to_api_error(unsupported("stop strings need a tokenizer", "stop")).param, "stop");
+  EXPECT_EQ(to_api_error(unsupported("stop strings need a tokenizer", "stop")).get().param, "stop");
 }
 
 TEST(ApiResult, WorksWithTheMacros) {

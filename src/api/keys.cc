@@ -23,17 +23,17 @@ bool plain_name(std::string_view name) {
 }
 
 Result<int64_t> limit_of(const json::Value& value, const std::string& where) {
-  if (!value.is_int() || value.as_int() < 1) return invalid_argument(where + " must be an integer of at least 1");
+  if (!value.is_int() || value.as_int() < 1) return invalid_argument({where, " must be an integer of at least 1"});
   return value.as_int();
 }
 
 Result<ApiKey> parse_entry(const json::Value& entry, const std::string& where) {
-  if (!entry.is_object()) return invalid_argument(where + " must be an object with name and key");
+  if (!entry.is_object()) return invalid_argument({where, " must be an object with name and key"});
   ApiKey out;
   for (const auto& [field, value] : entry.as_object()) {
     const std::string place = where + "." + field;
     if (field == "name" || field == "key") {
-      if (!value.is_string() || value.as_string().empty()) return invalid_argument(place + " must be a text");
+      if (!value.is_string() || value.as_string().empty()) return invalid_argument({place, " must be a text"});
       (field == "name" ? out.name : out.key) = value.as_string();
     } else if (field == "requests_per_minute") {
       QUIRE_ASSIGN(out.limits.requests_per_minute, limit_of(value, place));
@@ -42,17 +42,17 @@ Result<ApiKey> parse_entry(const json::Value& entry, const std::string& where) {
     } else if (field == "max_sequences") {
       QUIRE_ASSIGN(out.limits.max_sequences, limit_of(value, place));
     } else {
-      return invalid_argument(place +
-                              " is not known; the fields are name, key, requests_per_minute, tokens_per_minute and "
-                              "max_sequences");
+      return invalid_argument({place,
+                               " is not known; the fields are name, key, requests_per_minute, tokens_per_minute and "
+                               "max_sequences"});
     }
   }
   if (!plain_name(out.name)) {
-    return invalid_argument(where + ".name must have 1 to 64 letters, digits and - _ . @");
+    return invalid_argument({where, ".name must have 1 to 64 letters, digits and - _ . @"});
   }
   const bool clean = std::all_of(out.key.begin(), out.key.end(), [](char c) { return c > ' ' && c < 0x7f; });
   if (out.key.empty() || !clean) {
-    return invalid_argument(where + ".key must be a text without spaces, as it stands in a header");
+    return invalid_argument({where, ".key must be a text without spaces, as it stands in a header"});
   }
   return out;
 }
@@ -61,19 +61,19 @@ Result<ApiKey> parse_entry(const json::Value& entry, const std::string& where) {
 
 Result<std::vector<ApiKey>> parse_key_file(std::string_view text, const std::string& file) {
   auto parsed = json::parse(text, {.max_depth = 4, .max_bytes = kMaxFile, .refuse_repeats = true});
-  if (!parsed.ok()) return invalid_argument("--api-key-file " + file + " is not JSON: " + parsed.error().message);
+  if (!parsed.ok()) return invalid_argument({"--api-key-file ", file, " is not JSON: ", parsed.error().message});
   const json::Value* list = parsed->is_object() ? parsed->find("keys") : nullptr;
   if (list == nullptr || !list->is_array() || list->as_array().empty()) {
-    return invalid_argument("--api-key-file " + file +
-                            " must have the form {\"keys\": [{\"name\": \"ada\", \"key\": \"...\"}, ...]}");
+    return invalid_argument(
+        {"--api-key-file ", file, " must have the form {\"keys\": [{\"name\": \"ada\", \"key\": \"...\"}, ...]}"});
   }
   std::vector<ApiKey> keys;
   std::set<std::string> names, secrets;
   for (const json::Value& entry : list->as_array()) {
     const std::string where = "--api-key-file " + file + ": keys[" + std::to_string(keys.size()) + "]";
     QUIRE_ASSIGN(ApiKey key, parse_entry(entry, where));
-    if (!names.insert(key.name).second) return invalid_argument(where + " has the name '" + key.name + "' again");
-    if (!secrets.insert(key.key).second) return invalid_argument(where + " has the key of another entry");
+    if (!names.insert(key.name).second) return invalid_argument({where, " has the name '", key.name, "' again"});
+    if (!secrets.insert(key.key).second) return invalid_argument({where, " has the key of another entry"});
     keys.push_back(std::move(key));
   }
   return keys;
@@ -103,7 +103,7 @@ void KeyLedger::refill(Bucket& bucket, int64_t per_minute, Clock::time_point now
 
 namespace {
 
-ApiError over_limit(const std::string& sentence, double wait_s) {
+ApiFailure over_limit(const std::string& sentence, double wait_s) {
   const auto seconds = static_cast<int64_t>(std::ceil(std::clamp(wait_s, 1.0, 3600.0)));
   ApiError error{429, "RateLimitError", sentence + "; try again in " + std::to_string(seconds) + " s.", ""};
   error.retry_after_s = seconds;
@@ -126,13 +126,13 @@ ApiResult<std::unique_ptr<KeyLedger::Lease>> KeyLedger::begin(const std::string&
     return over_limit(sentence, wait_s);
   };
   if (limits.max_sequences > 0 && sequences > limits.max_sequences) {
-    return bad_field("n", "must be smaller: the request asks for " + std::to_string(sequences) +
-                              " sequences (prompts times n), and the key of '" + name + "' may have " +
-                              std::to_string(limits.max_sequences) + ".");
+    return bad_field(
+        "n", {"must be smaller: the request asks for ", sequences, " sequences (prompts times n), and the key of '",
+              name, "' may have ", limits.max_sequences, "."});
   }
   if (limits.tokens_per_minute > 0 && prompt_tokens > limits.tokens_per_minute) {
-    return bad_field("prompt", "has " + std::to_string(prompt_tokens) + " tokens, and the key of '" + name +
-                                   "' may use " + std::to_string(limits.tokens_per_minute) + " a minute.");
+    return bad_field("prompt", {"has ", prompt_tokens, " tokens, and the key of '", name, "' may use ",
+                                limits.tokens_per_minute, " a minute."});
   }
   if (limits.max_sequences > 0 && account.sequences + sequences > limits.max_sequences) {
     return refuse("max_sequences",

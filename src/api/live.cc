@@ -403,7 +403,7 @@ void serve_live_page(Host& host, const HttpRequest& request, const ReplyPtr& rep
   int32_t page = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), page);
   if (error != std::errc() || end != text.data() + text.size()) {
-    return refuse(request, *reply, bad_field(field, "must be the number of a page, as in ?" + field + "=1."));
+    return refuse(request, *reply, bad_field(field, {"must be the number of a page, as in ?", field, "=1."}));
   }
   host.live().look_up(*model, page, tier, request.caller, reply);
 }

@@ -51,7 +51,7 @@ class Turns {
   ApiStatus add(const json::Value& turn, const std::string& where) {
     QUIRE_ASSIGN(std::string role, string_at(turn, "role", where));
     if (role != "user" && role != "assistant" && role != "system") {
-      return bad_field(where + ".role", "must be user or assistant, got \"" + role.substr(0, 40) + "\".");
+      return bad_field(where + ".role", {"must be user or assistant, got \"", role.substr(0, 40), "\"."});
     }
     const json::Value* content = turn.find("content");
     last_ = role;
@@ -89,8 +89,8 @@ class Turns {
     return json::Value(json::Object{{"type", "text"}, {"text", std::move(text)}});
   }
 
-  static ApiError unknown_block(const std::string& type, const std::string& at, const char* known) {
-    return bad_field(at + ".type", "is \"" + type.substr(0, 40) + "\"; this server takes only " + known + " here.");
+  static ApiFailure unknown_block(const std::string& type, const std::string& at, const char* known) {
+    return bad_field(at + ".type", {"is \"", type.substr(0, 40), "\"; this server takes only ", known, " here."});
   }
 
   // A turn of the user: texts, and results of tools, each of which is a message of its own.

@@ -13,13 +13,13 @@
 namespace quire::api {
 namespace {
 
-ApiError unavailable_error(std::string message, int64_t retry_after_s = 0) {
+ApiFailure unavailable_error(std::string message, int64_t retry_after_s = 0) {
   ApiError error{503, "Service Unavailable", std::move(message), ""};
   error.retry_after_s = retry_after_s;
   return error;
 }
 
-ApiError stopping_error() {
+ApiFailure stopping_error() {
   return unavailable_error("The server is stopping; send the request to another server or later.");
 }
 
@@ -85,13 +85,13 @@ void ModelPool::stop() {
   for (const auto& call : calls) call();
 }
 
-ApiError ModelPool::load_error(const Entry& entry) const {
+ApiFailure ModelPool::load_error(const Entry& entry) const {
   const std::string sentence = "The model `" + entry.name + "` could not be loaded: " + entry.failure->message;
   const ErrorCode code = entry.failure->code;
   if (code == ErrorCode::kExhausted || code == ErrorCode::kUnavailable || code == ErrorCode::kCancelled) {
     return unavailable_error(sentence);
   }
-  return {500, "InternalServerError", sentence, ""};
+  return ApiError{500, "InternalServerError", sentence, ""};
 }
 
 ModelPool::Ticket ModelPool::reserve() {
@@ -293,8 +293,8 @@ bool ModelPool::measure(size_t model, std::unique_lock<std::mutex>& lock, Calls&
   }
   if (options_.memory_bytes > 0 && *least > options_.memory_bytes) {
     fail(entry,
-         exhausted("it needs at least " + kv::format_bytes(*least) + " of memory, but all models together may use " +
-                   kv::format_bytes(options_.memory_bytes) + "; choose a smaller model or a smaller --max-model-len"),
+         exhausted({"it needs at least ", kv::format_bytes(*least), " of memory, but all models together may use ",
+                    kv::format_bytes(options_.memory_bytes), "; choose a smaller model or a smaller --max-model-len"}),
          calls);
     return false;
   }

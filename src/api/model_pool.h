@@ -167,7 +167,7 @@ class ModelPool {
   bool act(std::unique_lock<std::mutex>& lock, Calls& calls);  // one load or unload; false: nothing to do
   std::optional<Clock::time_point> next_expiry() const;
   std::optional<Clock::time_point> next_overdue() const;
-  ApiError load_error(const Entry& entry) const;
+  ApiFailure load_error(const Entry& entry) const;
 
   const PoolOptions options_;
   const PoolLoader loader_;

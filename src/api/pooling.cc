@@ -73,8 +73,8 @@ class InputReader {
   ApiStatus add(std::vector<int32_t> ids) {
     total_ += ids.size();
     if (prompts_.size() == kMaxInputs || total_ > kMaxInputTokens) {
-      return bad_field("input", "is too long: one request takes " + std::to_string(kMaxInputs) + " inputs with " +
-                                    std::to_string(kMaxInputTokens) + " tokens; send several requests.");
+      return bad_field("input", {"is too long: one request takes ", kMaxInputs, " inputs with ", kMaxInputTokens,
+                                 " tokens; send several requests."});
     }
     prompts_.push_back({std::move(ids)});
     return Ok{};
@@ -194,7 +194,7 @@ ApiResult<llm::Truncation> read_truncation(const Body& body, const llm::Llm& mod
   const int64_t longest = model.max_model_len();
   if (*wanted > longest) {
     return bad_field("truncate_prompt_tokens",
-                     "must be at most " + std::to_string(longest) + ", the number of tokens that the model takes.");
+                     {"must be at most ", longest, ", the number of tokens that the model takes."});
   }
   if (*wanted == 0) return bad_field("truncate_prompt_tokens", "must be at least 1, or -1 for the model's length.");
   out.most = *wanted < 0 ? longest : *wanted;
@@ -293,7 +293,7 @@ ApiResult<llm::PoolTask> read_task(const llm::Llm& model, const Body& body) {
   const std::optional<llm::PoolTask> task = llm::find_task(word.empty() ? "embed" : word);
   if (!task) return bad_field("task", "must be embed, classify, token_embed, token_classify or embed&token_classify.");
   const Status has = model.check_task(*task);
-  if (!has.ok()) return bad_field("task", "is " + std::string(llm::name(*task)) + ": " + has.error().message + ".");
+  if (!has.ok()) return bad_field("task", {"is ", std::string(llm::name(*task)), ": ", has.error().message, "."});
   return *task;
 }
 

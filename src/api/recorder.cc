@@ -16,7 +16,7 @@ namespace quire::api {
 Result<std::shared_ptr<Recorder>> Recorder::open(const std::filesystem::path& path) {
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   if (file < 0) {
-    return invalid_argument("--record-requests: '" + path.string() + "' cannot be written: " + std::strerror(errno));
+    return invalid_argument({"--record-requests: '", path.string(), "' cannot be written: ", std::strerror(errno)});
   }
   return std::shared_ptr<Recorder>(new Recorder(file, path));
 }

@@ -57,7 +57,7 @@ ApiStatus read(const Body& body, const char* name, LogitBias& to) {
     int32_t token = 0;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), token);
     if (error != std::errc() || end != key.data() + key.size() || token < 0) {
-      return bad_request("logit_bias has the name '" + key.substr(0, 40) + "', which is no token id.", name);
+      return bad_request({"logit_bias has the name '", key.substr(0, 40), "', which is no token id."}, name);
     }
     entries.emplace_back(token, static_cast<float>(value.as_double()));
   }
@@ -111,7 +111,7 @@ ApiResult<SamplingParams> read_sampling(const Body& body, const Service& service
   SamplingParams p = service.model().default_params();
   QUIRE_TRY(read_params(body, p));
   if (p.stop.size() > kMaxStops) {
-    return bad_request("stop has " + std::to_string(p.stop.size()) + " texts; at most 4 are taken.", "stop");
+    return bad_request({"stop has ", p.stop.size(), " texts; at most 4 are taken."}, "stop");
   }
   if (p.prompt_logprobs && body.boolean("stream", false)) {
     return bad_request("prompt_logprobs are not given in a stream; leave out stream.", "prompt_logprobs");
@@ -131,8 +131,8 @@ ApiResult<std::optional<int64_t>> read_engine(const HttpRequest& request, const 
     return std::optional(rank);
   }
   return bad_request(
-      std::string(kHeader) + " is '" + text->substr(0, 100) + "'; it must be the number of an engine, " +
-          (engines > 1 ? "0 to " + std::to_string(engines - 1) : std::string("and this server has one: 0")) + ".",
+      {kHeader, " is '", text->substr(0, 100), "'; it must be the number of an engine, ",
+       (engines > 1 ? "0 to " + std::to_string(engines - 1) : std::string("and this server has one: 0")), "."},
       kHeader);
 }
 
@@ -166,7 +166,7 @@ ApiResult<GenerationOptions> read_options(const HttpRequest& request, const Body
     for (const char* name : {"include_usage", "continuous_usage_stats"}) {
       const json::Value* value = stream->find(name);
       if (value != nullptr && !value->is_null() && !value->is_bool()) {
-        return bad_request("stream_options." + std::string(name) + " must be true or false.", "stream_options");
+        return bad_request({"stream_options.", name, " must be true or false."}, "stream_options");
       }
     }
     const auto flag = [&](const char* name) {
@@ -198,21 +198,19 @@ ApiStatus fit_length(const Service& service, size_t prompt_tokens, std::optional
   const int64_t max_len = service.model().max_model_len();
   const int64_t prompt = static_cast<int64_t>(prompt_tokens);
   if (prompt >= max_len) {
-    return bad_request("The model's maximum context length is " + std::to_string(max_len) +
-                           " tokens, but the prompt has " + std::to_string(prompt) +
-                           " and leaves no room for an answer; shorten it.",
+    return bad_request({"The model's maximum context length is ", max_len, " tokens, but the prompt has ", prompt,
+                        " and leaves no room for an answer; shorten it."},
                        "input_tokens");
   }
   if (wanted && *wanted > max_len) {
-    return bad_request("max_tokens is " + std::to_string(*wanted) + ", but the model's maximum context length is " +
-                           std::to_string(max_len) + " tokens.",
+    return bad_request({"max_tokens is ", *wanted, ", but the model's maximum context length is ", max_len, " tokens."},
                        "max_tokens");
   }
   if (!wanted) wanted = params.max_tokens ? params.max_tokens : otherwise;
   params.max_tokens = std::min(wanted.value_or(max_len), max_len - prompt);
   if (params.min_tokens > *params.max_tokens) {
-    return bad_request("min_tokens is " + std::to_string(params.min_tokens) + ", more than the " +
-                           std::to_string(*params.max_tokens) + " tokens that the answer may have.",
+    return bad_request({"min_tokens is ", params.min_tokens, ", more than the ", *params.max_tokens,
+                        " tokens that the answer may have."},
                        "min_tokens");
   }
   return Ok{};
@@ -265,9 +263,8 @@ void set_effort(json::Value& kwargs, const std::string& effort) {
 ApiStatus check_text_length(const Service& service, size_t bytes) {
   const size_t most = service.max_text_bytes();
   if (bytes <= most) return Ok{};
-  return bad_request("The text has " + std::to_string(bytes) + " bytes; the model's context of " +
-                         std::to_string(service.model().max_model_len()) + " tokens can hold " + std::to_string(most) +
-                         " at most; shorten it.",
+  return bad_request({"The text has ", bytes, " bytes; the model's context of ", service.model().max_model_len(),
+                      " tokens can hold ", most, " at most; shorten it."},
                      "input_text");
 }
 
@@ -278,7 +275,7 @@ ApiResult<ChatTokens> chat_tokens(const Service& service, ChatInput input) {
   for (const json::Value& message : input.messages.as_array()) {
     const json::Value* role = message.find("role");
     if (role == nullptr || !role->is_string()) {
-      return bad_request("messages[" + std::to_string(at) + "].role is missing or not a string.", "messages");
+      return bad_request({"messages[", at, "].role is missing or not a string."}, "messages");
     }
     ++at;
   }
@@ -301,7 +298,7 @@ ApiResult<ChatTokens> chat_tokens(const Service& service, ChatInput input) {
           "chat_template");
     }
     auto parsed = text::ChatTemplate::parse(*input.chat_template);
-    if (!parsed.ok()) return bad_request("chat_template: " + parsed.error().message, "chat_template");
+    if (!parsed.ok()) return bad_request({"chat_template: ", parsed.error().message}, "chat_template");
     own = std::move(*parsed);
   }
   auto prompt = service.model().render_chat(std::move(chat), own ? &*own : nullptr);
@@ -309,7 +306,7 @@ ApiResult<ChatTokens> chat_tokens(const Service& service, ChatInput input) {
     // Errors that a template raises are about the messages.
     return bad_request(prompt.error().message, "messages");
   }
-  if (auto length = check_text_length(service, prompt->text.size()); !length.ok()) return length.error();
+  if (auto length = check_text_length(service, prompt->text.size()); !length.ok()) return length.failure();
   prompt->add_special_tokens = input.add_special_tokens;
   ChatTokens out;
   out.tail = prompt->text.substr(prompt->text.size() - std::min(prompt->text.size(), kTailBytes));

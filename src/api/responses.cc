@@ -368,9 +368,8 @@ ApiStatus start_responses(Service& service, const HttpRequest& request, const Re
   const std::optional<int64_t> wanted = body.integer("max_output_tokens");
   const int64_t max_len = service.model().max_model_len();
   if (wanted && *wanted > max_len) {
-    return bad_field("max_output_tokens", "is " + std::to_string(*wanted) +
-                                              ", but the model's maximum context length is " + std::to_string(max_len) +
-                                              " tokens.");
+    return bad_field("max_output_tokens",
+                     {"is ", *wanted, ", but the model's maximum context length is ", max_len, " tokens."});
   }
   const bool truncate = body.string("truncation") == "auto";
   show_tools(service, tools, chat);

@@ -51,10 +51,9 @@ ApiStatus check_roles(const Service& service, const ChatInput& input) {
     }
     std::string shown;
     json::append_quoted(shown, role.substr(0, 40));
-    return bad_field(where,
-                     "must be system, developer, user, assistant, tool or function, or another role that the "
-                     "model's chat template names; got " +
-                         shown + ".");
+    return bad_field(where, {"must be system, developer, user, assistant, tool or function, or another role that the "
+                             "model's chat template names; got ",
+                             shown, "."});
   }
   return Ok{};
 }

@@ -157,7 +157,7 @@ std::string range_text(const FieldRules& rules) {
 ApiStatus check_field(const json::Value& value, const Field& field, const std::string& where) {
   const FieldRules& rules = field.rules;
   const auto must_be = [&](const std::string& what) {
-    return bad_field(where, "must be " + what + ", got " + shorten(json::dump(value)) + ".");
+    return bad_field(where, {"must be ", what, ", got ", shorten(json::dump(value)), "."});
   };
   if (rules.refused != nullptr && !is_neutral(value)) return bad_field(where, rules.refused);
   if (!has_type(value, field.type)) return must_be(type_text(field.type).phrase);
@@ -191,7 +191,7 @@ ApiResult<Body> Body::parse(std::string_view text, const Schema& schema) {
   limits.max_depth = kMaxDepth;
   limits.max_values = kMaxValues;
   auto parsed = json::parse(text, limits);
-  if (!parsed.ok()) return bad_request("the body is not JSON: " + parsed.error().message);
+  if (!parsed.ok()) return bad_request({"the body is not JSON: ", parsed.error().message});
   if (!parsed->is_object()) return bad_request("the body must be a JSON object.");
   Body body;
   body.json_ = std::move(*parsed);

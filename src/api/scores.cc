@@ -35,7 +35,7 @@ ApiResult<std::vector<std::string>> read_side(const Body& body, std::initializer
     }
     if (out.empty()) return bad_field(name, "must not be empty.");
     if (out.size() > kMaxInputs) {
-      return bad_field(name, "has more than " + std::to_string(kMaxInputs) + " texts; send several requests.");
+      return bad_field(name, {"has more than ", kMaxInputs, " texts; send several requests."});
     }
     return out;
   }
@@ -195,9 +195,8 @@ ApiStatus start_score(Service& service, const HttpRequest& request, const ReplyP
   QUIRE_ASSIGN(pairs.queries, read_side(body, {"queries", "data_1", "text_1"}));
   QUIRE_ASSIGN(pairs.documents, read_side(body, {"documents", "items", "data_2", "text_2"}));
   if (pairs.queries.size() != 1 && pairs.queries.size() != pairs.documents.size()) {
-    return bad_field("queries", "must be one or as many as documents: there are " +
-                                    std::to_string(pairs.queries.size()) + " queries and " +
-                                    std::to_string(pairs.documents.size()) + " documents.");
+    return bad_field("queries", {"must be one or as many as documents: there are ", pairs.queries.size(),
+                                 " queries and ", pairs.documents.size(), " documents."});
   }
   QUIRE_ASSIGN(ScoreStart start, prepare_scores(service, body, pairs));
   return std::make_shared<Scores>(service, reply, std::move(options), start.task, start.settings, start.kind,

@@ -86,7 +86,7 @@ std::optional<AdapterTable::Entry> Service::find_adapter(const std::string& name
   return found;
 }
 
-ApiError Service::unknown_model(const std::string& model) const {
+ApiFailure Service::unknown_model(const std::string& model) const {
   std::string known;
   for (const std::string& name : options_.served_names) known += (known.empty() ? "" : ", ") + name;
   for (const AdapterTable::Entry& entry : shared_.adapters.list()) known += ", " + entry.named.name;

@@ -107,7 +107,7 @@ class Service final : public Resident {
   static constexpr size_t kAlwaysTokenised = size_t{1} << 20;
 
   bool serves(const std::string& model) const;  // it is a served name or an alias
-  ApiError unknown_model(const std::string& model) const;
+  ApiFailure unknown_model(const std::string& model) const;
   // 404 unless `model` is absent, empty, served or the name of an adapter of this model.
   ApiStatus check_model(const Body& body) const;
   AdapterTable& adapters() const { return shared_.adapters; }

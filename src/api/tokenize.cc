@@ -55,13 +55,12 @@ ApiResult<std::string> detokenize(const Service& service, const HttpRequest& req
   if (tokenizer == nullptr) return bad_request("this model has no tokenizer; give one with --tokenizer.");
   const auto most = static_cast<size_t>(std::max(service.model().max_model_len(), kMaxDetokenised));
   if (const size_t size = body.get("tokens")->as_array().size(); size > most) {
-    return bad_field("tokens", "has " + std::to_string(size) + " ids; at most " + std::to_string(most) +
-                                   " are taken in one request.");
+    return bad_field("tokens", {"has ", size, " ids; at most ", most, " are taken in one request."});
   }
   const std::vector<int32_t> ids = body.ints("tokens");
   for (const int32_t id : ids) {
     if (id >= service.model().engine().model().config().vocab_size) {
-      return bad_field("tokens", "has the id " + std::to_string(id) + ", which is out of the vocabulary.");
+      return bad_field("tokens", {"has the id ", id, ", which is out of the vocabulary."});
     }
   }
   JsonWriter w;

@@ -30,8 +30,8 @@ ApiResult<std::string> tool_name(const json::Value& object, const std::string& w
   if (name == nullptr) return bad_field(where + ".name", "is missing; it is required.");
   if (!name->is_string()) return bad_field(where + ".name", "must be a string.");
   if (!is_tool_name(name->as_string())) {
-    return bad_field(where + ".name", "must be 1 to " + std::to_string(kMaxToolName) +
-                                          " letters, digits and the characters _ - . : / of a tool's name.");
+    return bad_field(where + ".name", {"must be 1 to ", kMaxToolName,
+                                       " letters, digits and the characters _ - . : / of a tool's name."});
   }
   return name->as_string();
 }
@@ -76,7 +76,7 @@ ApiStatus choose_named(ToolSet& set, const json::Value& object, const std::strin
     return bad_field(where + ".name", "must be the name of one of the tools.");
   }
   if (!has_tool(set, name->as_string())) {
-    return bad_field(where + ".name", "is \"" + name->as_string().substr(0, 80) + "\", which is not among the tools.");
+    return bad_field(where + ".name", {"is \"", name->as_string().substr(0, 80), "\", which is not among the tools."});
   }
   set.choice = ToolChoice::kNamed;
   set.named = name->as_string();
@@ -130,7 +130,7 @@ ApiStatus choose_word(ToolSet& set, const std::string& word, bool auto_needs_too
   }
   if (set.tools.empty()) {
     if (word == "auto" && !auto_needs_tools) return Ok{};
-    return bad_field("tool_choice", "is \"" + word + "\", but there are no tools; tools must be set with it.");
+    return bad_field("tool_choice", {"is \"", word, "\", but there are no tools; tools must be set with it."});
   }
   set.choice = word == "auto" ? ToolChoice::kAuto : ToolChoice::kRequired;
   return Ok{};
@@ -182,7 +182,7 @@ ApiStatus read_messages_choice(const json::Value& choice, ToolSet& set) {
     return Ok{};
   }
   if (type != "any" && type != "tool") return bad_field("tool_choice.type", "must be auto, any, tool or none.");
-  if (set.tools.empty()) return bad_field("tool_choice.type", "is \"" + type + "\", but there are no tools.");
+  if (set.tools.empty()) return bad_field("tool_choice.type", {"is \"", type, "\", but there are no tools."});
   if (type == "tool") return choose_named(set, choice, "tool_choice");
   set.choice = ToolChoice::kRequired;
   return Ok{};
@@ -213,9 +213,9 @@ ApiStatus add_responses_tool(ToolSet& set, const json::Value& tool, const std::s
   if (type == "function") return add_tool(set, tool, "parameters", where);
   if (type == "custom") return add_custom_tool(set, tool, where);
   if (type != "namespace") {
-    return bad_field(where + ".type", "is \"" + type.substr(0, 40) +
-                                          "\"; this server takes function, custom and namespace, and has no built-in "
-                                          "tools.");
+    return bad_field(where + ".type", {"is \"", type.substr(0, 40),
+                                       "\"; this server takes function, custom and namespace, and has no built-in "
+                                       "tools."});
   }
   QUIRE_ASSIGN(const std::string space, tool_name(tool, where));
   const json::Value* inner = member(tool, "tools");

@@ -163,20 +163,20 @@ Status check_groups(std::span<const RawMatrix> parts) {
     QUIRE_CHECK(part.scales != nullptr, "groups have scales");
     QUIRE_CHECK(part.dtype != DType::kGF8 || part.mins == nullptr, "fp8 has no minima");
     if (part.group <= 0 || part.group % kBlock != 0 || part.k % part.group != 0) {
-      return unsupported(what + " has rows of " + std::to_string(part.k) + " elements in groups of " +
-                         std::to_string(part.group) + "; a group must be a multiple of 32 that divides the row");
+      return unsupported({what, " has rows of ", part.k, " elements in groups of ", part.group,
+                          "; a group must be a multiple of 32 that divides the row"});
     }
     if (part.group != parts[0].group) {
-      return unsupported(what + " is made of parts with groups of " + std::to_string(parts[0].group) + " and of " +
-                         std::to_string(part.group) + "; parts that differ must be packed apart");
+      return unsupported({what, " is made of parts with groups of ", parts[0].group, " and of ", part.group,
+                          "; parts that differ must be packed apart"});
     }
     constexpr float kMost = 0x1p40f;  // products with any activation stay finite
     const int64_t count = std::max(part.n, part.file_rows) * (part.k / part.group);
     for (int64_t i = 0; i < count; ++i) {
       const float m = part.mins == nullptr ? 0.0f : part.mins[i];
       if (std::fabs(part.scales[i]) < kMost && std::fabs(m) < kMost) continue;
-      return unsupported(what + " has " + std::to_string(part.scales[i]) + " as a scale and " + std::to_string(m) +
-                         " as a minimum; both must be finite and below 2^40, so the file is damaged");
+      return unsupported({what, " has ", std::to_string(part.scales[i]), " as a scale and ", std::to_string(m),
+                          " as a minimum; both must be finite and below 2^40, so the file is damaged"});
     }
   }
   return {};
@@ -198,9 +198,8 @@ Status check_exponents(std::span<const RawMatrix> parts) {
       }
     });
     if (const int e = largest; e > kMost) {
-      return unsupported(std::string("a weight of type ") + name(part.dtype) + " has a block whose scale is the byte " +
-                         std::to_string(e) + ", where at most " + std::to_string(kMost) +
-                         " (2^40) makes sense; the file is damaged");
+      return unsupported({"a weight of type ", name(part.dtype), " has a block whose scale is the byte ", e,
+                          ", where at most ", kMost, " (2^40) makes sense; the file is damaged"});
     }
   }
   return {};
@@ -265,9 +264,8 @@ Status check_parts(std::span<const RawMatrix> parts) {
   QUIRE_CHECK(!parts.empty(), "a packed weight has at least one part");
   const RawMatrix& first = parts[0];
   if (first.k <= 0 || first.k % info(first.dtype).block_elems != 0) {
-    return unsupported(std::string("a weight of type ") + name(first.dtype) + " has rows of " +
-                       std::to_string(first.k) + " elements, which is not a multiple of its block of " +
-                       std::to_string(info(first.dtype).block_elems));
+    return unsupported({"a weight of type ", name(first.dtype), " has rows of ", first.k,
+                        " elements, which is not a multiple of its block of ", info(first.dtype).block_elems});
   }
   if (is_grouped(first.dtype)) QUIRE_TRY(check_groups(parts));
   if (first.dtype == DType::kMXFP4) QUIRE_TRY(check_exponents(parts));

@@ -5,12 +5,16 @@
 #include <atomic>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <memory>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "base/env.h"
 #include "base/file.h"
 #include "base/half.h"
+#include "base/message.h"
 #include "base/parallel.h"
 #include "base/philox.h"
 #include "base/result.h"
@@ -135,6 +139,34 @@ TEST(Result, CopiesMovesAndAssignsValuesAndErrors) {
   status = bad;
   EXPECT_EQ(status.error().message, "top_p must be in (0, 1].");
   EXPECT_EQ(status.error().field, "top_p");
+}
+
+TEST(Result, CopiesShareTheirErrorAcrossThreads) {
+  const Result<int> failed = corrupt({"block ", 7, " is torn"});
+  const Error* const error = &failed.error();
+  {
+    const Result<int> copy = failed;
+    EXPECT_EQ(&copy.error(), error);
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 4; ++i) {
+      threads.emplace_back([copy, error] {
+        for (int round = 0; round < 1000; ++round) {
+          const Failure passed = copy.failure();
+          ASSERT_EQ(&passed.get(), error);
+        }
+      });
+    }
+  }
+  EXPECT_EQ(failed.error().message, "block 7 is torn");
+}
+
+TEST(Message, JoinsTextsLettersAndWholeNumbers) {
+  const std::string name = "rows";
+  const int8_t small = -5;
+  EXPECT_EQ(joined({"it has ", 3, ' ', name, ", not ", name.size(), std::string_view("!")}), "it has 3 rows, not 4!");
+  EXPECT_EQ(joined({std::numeric_limits<int64_t>::min(), "..", std::numeric_limits<uint64_t>::max(), ' ', small}),
+            "-9223372036854775808..18446744073709551615 -5");
+  EXPECT_EQ(joined({}), "");
 }
 
 TEST(ResultDeathTest, SaysWhatWasWrongWhenAskedForWhatItDoesNotHave) {

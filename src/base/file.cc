@@ -15,10 +15,10 @@
 namespace quire {
 namespace {
 
-Error open_error(const std::filesystem::path& path) {
+Failure open_error(const std::filesystem::path& path) {
   const std::string why = std::strerror(errno);
-  if (errno == ENOENT || errno == ENOTDIR) return not_found("cannot open '" + path.string() + "': " + why);
-  return unavailable("cannot open '" + path.string() + "': " + why);
+  if (errno == ENOENT || errno == ENOTDIR) return not_found({"cannot open '", path.string(), "': ", why});
+  return unavailable({"cannot open '", path.string(), "': ", why});
 }
 
 // Closes a descriptor at the end of a scope.
@@ -39,18 +39,17 @@ Result<std::string> read_file(const std::filesystem::path& path, size_t max_byte
   if (file.fd < 0) return open_error(path);
   struct stat info {};
   if (::fstat(file.fd, &info) == 0 && S_ISDIR(info.st_mode)) {
-    return invalid_argument("'" + path.string() + "' is a folder, not a file");
+    return invalid_argument({"'", path.string(), "' is a folder, not a file"});
   }
   std::string bytes;
   char buffer[1 << 16];
   for (;;) {
     const ssize_t n = ::read(file.fd, buffer, sizeof buffer);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return unavailable("cannot read '" + path.string() + "': " + std::strerror(errno));
+    if (n < 0) return unavailable({"cannot read '", path.string(), "': ", std::strerror(errno)});
     if (n == 0) return bytes;
     if (bytes.size() + static_cast<size_t>(n) > max_bytes) {
-      return corrupt("'" + path.string() + "' is larger than " + std::to_string(max_bytes) +
-                     " bytes, the limit for a file of its kind");
+      return corrupt({"'", path.string(), "' is larger than ", max_bytes, " bytes, the limit for a file of its kind"});
     }
     bytes.append(buffer, static_cast<size_t>(n));
   }
@@ -60,7 +59,7 @@ Status write_file(const std::filesystem::path& path, std::string_view bytes) {
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
   out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   out.flush();
-  if (!out) return unavailable("cannot write '" + path.string() + "': " + std::strerror(errno));
+  if (!out) return unavailable({"cannot write '", path.string(), "': ", std::strerror(errno)});
   return {};
 }
 
@@ -69,13 +68,13 @@ Result<std::shared_ptr<const MappedFile>> MappedFile::open(const std::filesystem
   if (file.fd < 0) return open_error(path);
   struct stat info {};
   if (::fstat(file.fd, &info) != 0) return open_error(path);
-  if (!S_ISREG(info.st_mode)) return invalid_argument("'" + path.string() + "' is not a regular file");
+  if (!S_ISREG(info.st_mode)) return invalid_argument({"'", path.string(), "' is not a regular file"});
   std::shared_ptr<MappedFile> map(new MappedFile());
   map->path_ = path;
   map->size_ = static_cast<size_t>(info.st_size);
   if (map->size_ > 0) {
     void* at = ::mmap(nullptr, map->size_, PROT_READ, MAP_SHARED, file.fd, 0);
-    if (at == MAP_FAILED) return exhausted("cannot map '" + path.string() + "': " + std::strerror(errno));
+    if (at == MAP_FAILED) return exhausted({"cannot map '", path.string(), "': ", std::strerror(errno)});
     map->data_ = static_cast<const std::byte*>(at);
   }
   return std::shared_ptr<const MappedFile>(std::move(map));

@@ -17,8 +17,8 @@ Result<std::string> read_file(const std::filesystem::path& path, size_t max_byte
 Status write_file(const std::filesystem::path& path, std::string_view bytes);
 
 // The error with the file's name in front of its message.
-inline Error in_file(const std::filesystem::path& file, const Error& error) {
-  return {error.code, "'" + file.string() + "': " + error.message};
+inline Failure in_file(const std::filesystem::path& file, const Error& error) {
+  return Error{error.code, "'" + file.string() + "': " + error.message};
 }
 
 // A read-only map of a whole file, unmapped when the last owner lets go. Immutable, so any thread may read it. If

@@ -147,14 +147,14 @@ const Value* Value::find(std::string_view name) const {
   return nullptr;
 }
 
-void Value::set(std::string name, Value value) {
+void Value::set(std::string_view name, Value value) {
   for (Member& member : as_object()) {
     if (member.first == name) {
       member.second = std::move(value);
       return;
     }
   }
-  object_->emplace_back(std::move(name), std::move(value));
+  object_->emplace_back(std::string(name), std::move(value));
 }
 
 bool Value::operator==(const Value& other) const {
@@ -285,9 +285,9 @@ void dump_to(std::string& out, const Value& value, int indent, int level) {
   }
 }
 
-Error wrong_kind(std::string_view field, const char* wanted, const Value* found) {
-  if (found == nullptr) return invalid_argument("field '" + std::string(field) + "' is missing; it must be " + wanted);
-  return invalid_argument("field '" + std::string(field) + "' must be " + wanted + ", not " + describe(found->kind()));
+Failure wrong_kind(std::string_view field, const char* wanted, const Value* found) {
+  if (found == nullptr) return invalid_argument({"field '", field, "' is missing; it must be ", wanted});
+  return invalid_argument({"field '", field, "' must be ", wanted, ", not ", describe(found->kind())});
 }
 
 }  // namespace
@@ -330,8 +330,7 @@ Result<int64_t> get_int(const Value& object, std::string_view field, int64_t min
     value = static_cast<int64_t>(d);
   }
   if (value < min || value > max) {
-    return invalid_argument("field '" + std::string(field) + "' is " + std::to_string(value) + ", outside of " +
-                            std::to_string(min) + " to " + std::to_string(max));
+    return invalid_argument({"field '", field, "' is ", value, ", outside of ", min, " to ", max});
   }
   return value;
 }

@@ -64,7 +64,7 @@ class Value {
   // The member of that name; null if there is none or this is not an object. O(members).
   const Value* find(std::string_view name) const;
   // Sets or replaces a member. REQUIRES: this is an object.
-  void set(std::string name, Value value);
+  void set(std::string_view name, Value value);
 
   bool operator==(const Value& other) const;
 

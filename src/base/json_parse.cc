@@ -33,13 +33,12 @@ class Parser {
     return false;
   }
 
-  Error fail(const char* what) const {
+  Failure fail(const char* what) const {
     const std::string_view before = text_.substr(0, std::min(pos_, text_.size()));
     const auto line = 1 + std::count(before.begin(), before.end(), '\n');
     const size_t start = before.rfind('\n');
     const size_t column = start == std::string_view::npos ? before.size() + 1 : before.size() - start;
-    return corrupt("not valid JSON: " + std::string(what) + " (line " + std::to_string(line) + ", column " +
-                   std::to_string(column) + ")");
+    return corrupt({"not valid JSON: ", what, " (line ", line, ", column ", column, ")"});
   }
 
   void skip_space() {

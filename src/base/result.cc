@@ -1,42 +1,60 @@
 // SPDX-License-Identifier: Apache-2.0
-// What results do with errors, out of line: see Failure.
+// What results do with errors, out of line: see FailureOf.
 #include "base/result.h"
+
+#include "base/failure.h"
 
 namespace quire {
 
-Error invalid_argument(std::string message) {
-  return {ErrorCode::kInvalidArgument, std::move(message)};
-}
-Error invalid_field(std::string field, const std::string& what) {
-  std::string message = field + " " + what;
-  return {ErrorCode::kInvalidArgument, std::move(message), std::move(field)};
-}
-Error not_found(std::string message) {
-  return {ErrorCode::kNotFound, std::move(message)};
-}
-Error corrupt(std::string message) {
-  return {ErrorCode::kCorrupt, std::move(message)};
-}
-Error unsupported(std::string message, std::string field) {
-  return {ErrorCode::kUnsupported, std::move(message), std::move(field)};
-}
-Error exhausted(std::string message) {
-  return {ErrorCode::kExhausted, std::move(message)};
-}
-Error unavailable(std::string message) {
-  return {ErrorCode::kUnavailable, std::move(message)};
-}
+template class FailureOf<Error>;
 
-Failure::Failure(const Error& error) : error_(new Error(error)) {}
-Failure::Failure(const Failure& other) : error_(other.error_ == nullptr ? nullptr : new Error(*other.error_)) {}
-Failure& Failure::operator=(const Failure& other) {
-  Error* copy = other.error_ == nullptr ? nullptr : new Error(*other.error_);
-  delete error_;
-  error_ = copy;
-  return *this;
+Failure invalid_argument(std::string_view message) {
+  return Error{ErrorCode::kInvalidArgument, std::string(message)};
 }
-void Failure::forget() {
-  delete error_;
+Failure invalid_argument(Pieces message) {
+  return Error{ErrorCode::kInvalidArgument, joined(message)};
+}
+Failure not_found(std::string_view message) {
+  return Error{ErrorCode::kNotFound, std::string(message)};
+}
+Failure not_found(Pieces message) {
+  return Error{ErrorCode::kNotFound, joined(message)};
+}
+Failure corrupt(std::string_view message) {
+  return Error{ErrorCode::kCorrupt, std::string(message)};
+}
+Failure corrupt(Pieces message) {
+  return Error{ErrorCode::kCorrupt, joined(message)};
+}
+Failure unsupported(std::string_view message) {
+  return Error{ErrorCode::kUnsupported, std::string(message)};
+}
+Failure unsupported(Pieces message) {
+  return Error{ErrorCode::kUnsupported, joined(message)};
+}
+Failure exhausted(std::string_view message) {
+  return Error{ErrorCode::kExhausted, std::string(message)};
+}
+Failure exhausted(Pieces message) {
+  return Error{ErrorCode::kExhausted, joined(message)};
+}
+Failure unavailable(std::string_view message) {
+  return Error{ErrorCode::kUnavailable, std::string(message)};
+}
+Failure unavailable(Pieces message) {
+  return Error{ErrorCode::kUnavailable, joined(message)};
+}
+Failure unsupported(std::string_view message, std::string_view field) {
+  return Error{ErrorCode::kUnsupported, std::string(message), std::string(field)};
+}
+Failure unsupported(Pieces message, std::string_view field) {
+  return unsupported(joined(message), field);
+}
+Failure invalid_field(std::string_view field, std::string_view what) {
+  return Error{ErrorCode::kInvalidArgument, joined({field, " ", what}), std::string(field)};
+}
+Failure invalid_field(std::string_view field, Pieces what) {
+  return invalid_field(field, joined(what));
 }
 
 }  // namespace quire

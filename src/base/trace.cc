@@ -129,10 +129,10 @@ Status start(const std::filesystem::path& file, size_t events_per_thread) {
   const std::lock_guard lock(r.mutex);
   QUIRE_CHECK(events_per_thread > 0);
   if (r.file != nullptr && r.path == file) return {};
-  if (r.file != nullptr) return invalid_argument("a trace is being written to '" + r.path.string() + "' already");
+  if (r.file != nullptr) return invalid_argument({"a trace is being written to '", r.path.string(), "' already"});
   r.file = std::fopen(file.c_str(), "w");
   if (r.file == nullptr) {
-    return invalid_argument("--profile: '" + file.string() + "' cannot be written: " + std::strerror(errno));
+    return invalid_argument({"--profile: '", file.string(), "' cannot be written: ", std::strerror(errno)});
   }
   r.path = file;
   r.events_per_thread = events_per_thread;

@@ -71,8 +71,7 @@ Result<CeilingFigures> engine_ceiling(const CeilingOptions& o, const std::functi
                                                      {"--vocab-size", o.vocab_size}};
   for (const auto& [flag, number] : numbers) {
     if (number >= 1 && number <= kMost) continue;
-    return invalid_argument(std::string(flag) + " is " + std::to_string(number) + "; it must be from 1 to " +
-                            std::to_string(kMost));
+    return invalid_argument({flag, " is ", number, "; it must be from 1 to ", kMost});
   }
   const int64_t vocab =
       o.tokenizer != nullptr ? std::min<int64_t>(o.vocab_size, o.tokenizer->vocab_size()) : o.vocab_size;

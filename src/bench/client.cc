@@ -460,13 +460,13 @@ class LoadClient::Impl {
     tcp::resolver resolver(context);
     ErrorCodeT error;
     const auto found = resolver.resolve(url.host, url.port, error);
-    if (error) return unavailable("the host of " + url.text() + " cannot be resolved: " + error.message());
+    if (error) return unavailable({"the host of ", url.text(), " cannot be resolved: ", error.message()});
     for (const auto& entry : found) shared_.endpoints.push_back(entry.endpoint());
     if (url.tls) {
       shared_.tls.emplace(asio::ssl::context::tls_client);
       shared_.tls->set_default_verify_paths(error);
       shared_.tls->set_verify_mode(shared_.options.insecure ? asio::ssl::verify_none : asio::ssl::verify_peer, error);
-      if (error) return unavailable("TLS cannot be set up: " + error.message());
+      if (error) return unavailable({"TLS cannot be set up: ", error.message()});
     }
     int threads = shared_.options.threads;
     if (threads <= 0) threads = std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 1, 4);
@@ -687,8 +687,7 @@ std::string Url::text() const {
 
 Result<Url> parse_url(std::string_view text) {
   const auto wrong = [&] {
-    return invalid_argument("'" + std::string(text) +
-                            "' is not the URL of a server; write http://HOST:PORT or https://HOST");
+    return invalid_argument({"'", text, "' is not the URL of a server; write http://HOST:PORT or https://HOST"});
   };
   Url url;
   std::string_view rest = text;

@@ -12,8 +12,8 @@ namespace {
 
 constexpr size_t kMaxFile = size_t{4} << 30;
 
-Error in_file(const std::string& path, const Error& error) {
-  return {error.code, "'" + path + "': " + error.message};
+Failure in_file(const std::string& path, const Error& error) {
+  return Error{error.code, "'" + path + "': " + error.message};
 }
 
 int64_t length(const text::Tokenizer& tokenizer, std::string_view text) {
@@ -40,7 +40,7 @@ Result<std::string> templated(const llm::TextSide& side, const DatasetOptions& o
 
 // Repeats randomly drawn samples until there are enough, as vLLM does.
 Status oversample(const DatasetOptions& options, Generators& generators, std::vector<Sample>& list) {
-  if (list.empty()) return invalid_argument("'" + options.path + "' has no usable entry");
+  if (list.empty()) return invalid_argument({"'", options.path, "' has no usable entry"});
   if (options.no_oversample) return {};
   if (static_cast<int64_t>(list.size()) < options.num_prompts) generators.random = PythonRandom(options.seed);
   const std::vector<Sample> taken = list;
@@ -55,7 +55,7 @@ Result<Samples> sharegpt(const DatasetOptions& options, const llm::TextSide& sid
   QUIRE_ASSIGN(const std::string text, read_file(options.path, kMaxFile));
   auto data = json::parse(text, {.max_bytes = kMaxFile});
   if (!data.ok()) return in_file(options.path, data.error());
-  if (!data->is_array()) return invalid_argument("'" + options.path + "' must be a list of conversations");
+  if (!data->is_array()) return invalid_argument({"'", options.path, "' must be a list of conversations"});
   std::vector<const json::Array*> conversations;
   for (const json::Value& entry : data->as_array()) {
     const json::Value* turns = entry.find("conversations");
@@ -122,7 +122,7 @@ Result<Samples> custom(const DatasetOptions& options, const llm::TextSide& side,
     ++number;
     if (line.find_first_not_of(" \t") == std::string_view::npos) continue;
     const auto wrong = [&](const std::string& what) {
-      return invalid_argument("'" + options.path + "', line " + std::to_string(number) + ": " + what);
+      return invalid_argument({"'", options.path, "', line ", number, ": ", what});
     };
     auto value = json::parse(line);
     if (!value.ok()) return wrong(value.error().message);
@@ -159,7 +159,7 @@ Result<Samples> custom(const DatasetOptions& options, const llm::TextSide& side,
 Result<Samples> sonnet(const DatasetOptions& options, const llm::TextSide& side, Generators& generators) {
   QUIRE_ASSIGN(const std::string text, read_file(options.path, kMaxFile));
   const std::vector<std::string_view> lines = lines_of(text, true);
-  if (lines.empty()) return invalid_argument("'" + options.path + "' is empty; it must have the lines of a poem");
+  if (lines.empty()) return invalid_argument({"'", options.path, "' is empty; it must have the lines of a poem"});
   const text::Tokenizer& tokenizer = *side.tokenizer;
   const auto formatted = [&](const std::string& prompt) -> Result<std::string> {
     if (!side.chat_template) return prompt;
@@ -172,8 +172,8 @@ Result<Samples> sonnet(const DatasetOptions& options, const llm::TextSide& side,
   QUIRE_ASSIGN(const std::string base_formatted, formatted(base));
   const int64_t offset = length(tokenizer, base_formatted);
   if (options.sonnet_input_len <= offset) {
-    return invalid_argument("--sonnet-input-len is " + std::to_string(options.sonnet_input_len) +
-                            "; it must be above the " + std::to_string(offset) + " tokens of the instruction");
+    return invalid_argument({"--sonnet-input-len is ", options.sonnet_input_len, "; it must be above the ", offset,
+                             " tokens of the instruction"});
   }
   const auto lines_for = [&](int64_t tokens) {
     return std::max(0.0, std::nearbyint(static_cast<double>(tokens - offset) / average));
@@ -208,7 +208,7 @@ Result<Samples> burstgpt(const DatasetOptions& options, const llm::TextSide& sid
   const int request = csv.column({"Request tokens"});
   const int response = csv.column({"Response tokens"});
   if (model < 0 || request < 0 || response < 0) {
-    return invalid_argument("'" + options.path + "' must have the columns Model, Request tokens and Response tokens");
+    return invalid_argument({"'", options.path, "' must have the columns Model, Request tokens and Response tokens"});
   }
   std::vector<std::pair<int64_t, int64_t>> rows;
   for (const auto& row : csv.rows) {
@@ -216,7 +216,7 @@ Result<Samples> burstgpt(const DatasetOptions& options, const llm::TextSide& sid
     const int64_t out = std::atoll(row[static_cast<size_t>(response)].c_str());
     if (row[static_cast<size_t>(model)] == "GPT-4" && out > 0 && in >= 0 && in < (1 << 24)) rows.emplace_back(in, out);
   }
-  if (rows.empty()) return invalid_argument("'" + options.path + "' has no GPT-4 row with a response");
+  if (rows.empty()) return invalid_argument({"'", options.path, "' has no GPT-4 row with a response"});
   NumpyLegacy own(options.seed);  // pandas' sample(random_state=seed)
   const int64_t available = static_cast<int64_t>(rows.size());
   std::vector<int64_t> chosen;
@@ -268,35 +268,35 @@ Result<Csv> read_csv(const std::string& path) {
     }
     out.rows.push_back(cells(line));
     if (out.rows.back().size() < out.names.size()) {
-      return invalid_argument("'" + path + "', line " + std::to_string(number) + ": has fewer than the " +
-                              std::to_string(out.names.size()) + " columns of the first line");
+      return invalid_argument(
+          {"'", path, "', line ", number, ": has fewer than the ", out.names.size(), " columns of the first line"});
     }
   }
-  if (out.names.empty()) return invalid_argument("'" + path + "' is empty");
+  if (out.names.empty()) return invalid_argument({"'", path, "' is empty"});
   return out;
 }
 
 Result<Samples> make_samples(const DatasetOptions& options, const llm::TextSide& side, Generators& generators) {
   if (options.num_prompts < 1 || options.num_prompts > 100'000'000) {
-    return invalid_argument("--num-prompts is " + std::to_string(options.num_prompts) + "; it must be 1 to 100000000");
+    return invalid_argument({"--num-prompts is ", options.num_prompts, "; it must be 1 to 100000000"});
   }
   const bool from_file = options.name != "random" && options.name != "prefix_repetition";
   if (from_file && options.path.empty()) {
-    return invalid_argument("--dataset-name " + options.name + " needs --dataset-path");
+    return invalid_argument({"--dataset-name ", options.name, " needs --dataset-path"});
   }
   if (options.name == "sharegpt") return sharegpt(options, side, generators);
   if (options.name == "custom") return custom(options, side, generators);
   if (side.tokenizer == nullptr) {
-    return invalid_argument("--dataset-name " + options.name +
-                            " needs a tokenizer: give --tokenizer or --model a local one");
+    return invalid_argument(
+        {"--dataset-name ", options.name, " needs a tokenizer: give --tokenizer or --model a local one"});
   }
   if (options.name == "sonnet") return sonnet(options, side, generators);
   if (options.name == "burstgpt") return burstgpt(options, side);
   if (options.name == "random") return random_samples(options, *side.tokenizer);
   if (options.name == "prefix_repetition") return prefix_repetition_samples(options, *side.tokenizer, generators);
   if (options.name == "timed_trace") return trace_samples(options, *side.tokenizer);
-  return invalid_argument("--dataset-name is '" + options.name +
-                          "'; choose sharegpt, random, sonnet, custom, prefix_repetition, burstgpt or timed_trace");
+  return invalid_argument({"--dataset-name is '", options.name,
+                           "'; choose sharegpt, random, sonnet, custom, prefix_repetition, burstgpt or timed_trace"});
 }
 
 }  // namespace quire::bench

@@ -17,8 +17,7 @@ constexpr int64_t kMaxTokens = int64_t{1} << 24;  // in one prompt or output
 
 Status check_length(const char* flag, int64_t value, int64_t least) {
   if (value >= least && value <= kMaxTokens) return {};
-  return invalid_argument(std::string(flag) + " is " + std::to_string(value) + "; it must be " + std::to_string(least) +
-                          " to " + std::to_string(kMaxTokens));
+  return invalid_argument({flag, " is ", value, "; it must be ", least, " to ", kMaxTokens});
 }
 
 // Text of exactly `wanted` tokens if possible: decodes, encodes again, and truncates or fills up, at most ten times.
@@ -78,9 +77,9 @@ Result<Trace> read_csv_trace(const DatasetOptions& o) {
   const int output = csv.column(
       {o.timed_trace_label_output_length.c_str(), "GeneratedTokens", "num_decode_tokens", "Response tokens"});
   if (input < 0 || output < 0) {
-    return invalid_argument("'" + o.path +
-                            "' has no columns with input and output lengths; name them with "
-                            "--timed-trace-label-input-length and --timed-trace-label-output-length");
+    return invalid_argument({"'", o.path,
+                             "' has no columns with input and output lengths; name them with "
+                             "--timed-trace-label-input-length and --timed-trace-label-output-length"});
   }
   Trace out;
   out.has_times = time >= 0;
@@ -92,7 +91,7 @@ Result<Trace> read_csv_trace(const DatasetOptions& o) {
     next.output = std::atoll(row[static_cast<size_t>(output)].c_str());
     if (time >= 0) {
       const auto at = parse_time(row[static_cast<size_t>(time)]);
-      if (!at) return invalid_argument("'" + o.path + "': '" + row[static_cast<size_t>(time)] + "' is not a timestamp");
+      if (!at) return invalid_argument({"'", o.path, "': '", row[static_cast<size_t>(time)], "' is not a timestamp"});
       next.time = *at;
     }
     out.rows.push_back(std::move(next));
@@ -112,7 +111,7 @@ Result<Trace> read_json_trace(const DatasetOptions& o) {
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     const auto wrong = [&](const std::string& what) {
-      return invalid_argument("'" + o.path + "', line " + std::to_string(number) + ": " + what);
+      return invalid_argument({"'", o.path, "', line ", number, ": ", what});
     };
     const auto value = json::parse(line);
     if (!value.ok()) return wrong(value.error().message);
@@ -199,8 +198,8 @@ Result<Samples> random_samples(const DatasetOptions& o, const text::Tokenizer& t
   };
   const int64_t shortest = low(input, o.random_range_ratio_input);
   if (o.random_prefix_len + shortest < 1) {
-    return invalid_argument("--random-input-len is too small: with " + std::to_string(special) +
-                            " special tokens and the range ratio a prompt could be empty");
+    return invalid_argument({"--random-input-len is too small: with ", special,
+                             " special tokens and the range ratio a prompt could be empty"});
   }
   const std::vector<int32_t> allowed = plain_ids(o, tokenizer);
   const int64_t vocab = base_vocab_size(tokenizer);
@@ -247,8 +246,8 @@ Result<Samples> prefix_repetition_samples(const DatasetOptions& o, const text::T
   }
   const int64_t each = o.num_prompts / o.prefix_repetition_num_prefixes;
   if (each == 0) {
-    return invalid_argument("--num-prompts must be at least --prefix-repetition-num-prefixes (" +
-                            std::to_string(o.prefix_repetition_num_prefixes) + ")");
+    return invalid_argument(
+        {"--num-prompts must be at least --prefix-repetition-num-prefixes (", o.prefix_repetition_num_prefixes, ")"});
   }
   generators.random = PythonRandom(o.seed);
   generators.numpy = NumpyLegacy(o.seed);
@@ -283,7 +282,7 @@ Result<Samples> prefix_repetition_samples(const DatasetOptions& o, const text::T
 Result<Samples> trace_samples(const DatasetOptions& o, const text::Tokenizer& tokenizer) {
   const bool csv = o.path.size() >= 4 && o.path.substr(o.path.size() - 4) == ".csv";
   QUIRE_ASSIGN(const Trace trace, csv ? read_csv_trace(o) : read_json_trace(o));
-  if (trace.rows.empty()) return invalid_argument("'" + o.path + "' has no rows");
+  if (trace.rows.empty()) return invalid_argument({"'", o.path, "' has no rows"});
   Samples out;
   const bool hashed =
       std::any_of(trace.rows.begin(), trace.rows.end(), [](const TraceRow& r) { return !r.hashes.empty(); });
@@ -292,8 +291,8 @@ Result<Samples> trace_samples(const DatasetOptions& o, const text::Tokenizer& to
     chunk = find_chunk(trace.rows);
     if (chunk == 0) {
       return invalid_argument(
-          "'" + o.path +
-          "': no block size fits the lengths and hashes of the rows; give --timed-trace-chunk-hash-size");
+          {"'", o.path,
+           "': no block size fits the lengths and hashes of the rows; give --timed-trace-chunk-hash-size"});
     }
     out.notes.push_back("each prefix hash stands for " + std::to_string(chunk) + " tokens (inferred from the lengths)");
   }
@@ -320,7 +319,7 @@ Result<Samples> trace_samples(const DatasetOptions& o, const text::Tokenizer& to
     if (o.timed_trace_max_input_len > 0) input = std::min(input, o.timed_trace_max_input_len);
     if (o.timed_trace_max_output_len > 0) output = std::min(output, o.timed_trace_max_output_len);
     if (input > kMaxTokens || output > kMaxTokens)
-      return invalid_argument("'" + o.path + "' has a length above 16777216");
+      return invalid_argument({"'", o.path, "' has a length above 16777216"});
     std::vector<int32_t> ids;
     ids.reserve(static_cast<size_t>(input));
     for (int64_t i = 0; i < input; ++i) {

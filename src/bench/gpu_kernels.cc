@@ -103,8 +103,9 @@ Result<Plan> plan_of(const KernelOptions& o) {
   for (const std::string& op : o.ops) {
     if (op != "linear" && op != "quantised" && op != "attention" && op != "delta" && op != "rows" && op != "limits" &&
         op != "exchange") {
-      return invalid_argument("--ops has '" + op +
-                              "'; on a GPU choose from linear, quantised, attention, delta, rows, exchange and limits");
+      return invalid_argument(
+          {"--ops has '", op,
+           "'; on a GPU choose from linear, quantised, attention, delta, rows, exchange and limits"});
     }
   }
   if (!wanted("linear")) out.shapes.clear();

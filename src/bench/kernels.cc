@@ -339,7 +339,7 @@ Result<Plan> plan(const KernelOptions& o) {
   };
   for (const std::string& wanted : o.ops) {
     if (wanted != "linear" && wanted != "attention" && wanted != "delta" && wanted != "limits") {
-      return invalid_argument("--ops has '" + wanted + "'; choose from linear, attention, delta and limits");
+      return invalid_argument({"--ops has '", wanted, "'; choose from linear, attention, delta and limits"});
     }
   }
   QUIRE_ASSIGN(out.levels, levels_of(o.isa));
@@ -354,7 +354,7 @@ Result<Plan> plan(const KernelOptions& o) {
   for (const int64_t m : out.rows) {
     constexpr int64_t kMost = 1 << 16;
     if (m < 1 || m > kMost) {
-      return invalid_argument("--rows has " + std::to_string(m) + "; it must be from 1 to " + std::to_string(kMost));
+      return invalid_argument({"--rows has ", m, "; it must be from 1 to ", kMost});
     }
   }
   if (o.samples < 1 || o.samples > 10000) return invalid_argument("--samples must be 1 to 10000");
@@ -391,7 +391,7 @@ Result<std::vector<DType>> types_of(const std::vector<std::string>& names, std::
       out.push_back(type.type);
       found = true;
     }
-    if (!found) return invalid_argument("'" + wanted + "' is not a weight type; choose all, or from: " + choices);
+    if (!found) return invalid_argument({"'", wanted, "' is not a weight type; choose all, or from: ", choices});
   }
   return out.empty() ? fallback : out;
 }
@@ -404,8 +404,7 @@ Result<std::vector<cases::LinearShape>> shapes_of(const KernelOptions& o) {
     const int64_t k = *rest == 'x' ? std::strtoll(rest + 1, &rest, 10) : 0;
     constexpr int64_t kMost = int64_t{1} << 20;
     if (n < 1 || k < 1 || n > kMost || k > kMost || *rest != '\0') {
-      return invalid_argument("--shapes has '" + text + "'; it must be NxK such as 3072x576, each from 1 to " +
-                              std::to_string(kMost));
+      return invalid_argument({"--shapes has '", text, "'; it must be NxK such as 3072x576, each from 1 to ", kMost});
     }
     out.push_back({n, k});
   }

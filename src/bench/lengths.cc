@@ -49,8 +49,8 @@ Result<std::vector<llm::GenerateRequest>> requests(const LengthsOptions& options
     out.push_back(std::move(request));
   }
   if (out.empty()) {
-    return invalid_argument("no prompt of '" + options.dataset_path + "' fits with --output-len into the model's " +
-                            std::to_string(llm.max_model_len()) + " tokens");
+    return invalid_argument({"no prompt of '", options.dataset_path, "' fits with --output-len into the model's ",
+                             llm.max_model_len(), " tokens"});
   }
   return out;
 }
@@ -110,7 +110,7 @@ Result<LengthsFigures> lengths(const LengthsOptions& options, const LoadWithSeqs
   LengthsFigures out;
   std::vector<Answer> first, answers;
   for (const int64_t seqs : options.max_num_seqs) {
-    if (seqs < 1) return invalid_argument("--max-num-seqs is " + std::to_string(seqs) + "; it must be 1 or more");
+    if (seqs < 1) return invalid_argument({"--max-num-seqs is ", seqs, "; it must be 1 or more"});
     QUIRE_ASSIGN(const std::unique_ptr<llm::Llm> llm, load(seqs));
     const auto row_progress = [&](int64_t done, int64_t total) {
       if (progress) progress(seqs, done, total);

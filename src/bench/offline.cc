@@ -81,12 +81,11 @@ Status check(const Workload& w, const llm::Llm& llm) {
                                                      {"--num-prompts", w.num_prompts}};
   for (const auto& [flag, number] : numbers) {
     if (number >= 1 && number <= kMost) continue;
-    return invalid_argument(std::string(flag) + " is " + std::to_string(number) + "; it must be from 1 to " +
-                            std::to_string(kMost));
+    return invalid_argument({flag, " is ", number, "; it must be from 1 to ", kMost});
   }
   if (w.input_len + w.output_len > llm.max_model_len()) {
-    return invalid_argument("--input-len plus --output-len is " + std::to_string(w.input_len + w.output_len) +
-                            ", but the model's context length is " + std::to_string(llm.max_model_len()));
+    return invalid_argument({"--input-len plus --output-len is ", w.input_len + w.output_len,
+                             ", but the model's context length is ", llm.max_model_len()});
   }
   return {};
 }
@@ -112,8 +111,8 @@ Result<std::vector<llm::GenerateRequest>> sampled(const llm::Llm& llm, const Wor
   }
   const size_t left_out = samples.list.size() - out.size();
   if (out.empty()) {
-    return invalid_argument("no sample of --dataset-name " + w.dataset->name + " fits the model's context of " +
-                            std::to_string(llm.max_model_len()) + " tokens");
+    return invalid_argument({"no sample of --dataset-name ", w.dataset->name, " fits the model's context of ",
+                             llm.max_model_len(), " tokens"});
   }
   if (left_out > 0) {
     notes.push_back(std::to_string(left_out) + " of " + std::to_string(samples.list.size()) +

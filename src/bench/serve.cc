@@ -129,16 +129,17 @@ class Bench {
 
 Status Bench::check() const {
   if (backend_ == nullptr) {
-    return invalid_argument("--backend is '" + options_.backend +
-                            "'; choose openai, vllm, openai-chat, openai-responses, openai-embeddings or vllm-rerank");
+    return invalid_argument(
+        {"--backend is '", options_.backend,
+         "'; choose openai, vllm, openai-chat, openai-responses, openai-embeddings or vllm-rerank"});
   }
   const std::string suffix = backend_->suffix;
   if (endpoint_.size() < suffix.size() || endpoint_.substr(endpoint_.size() - suffix.size()) != suffix) {
-    return invalid_argument("--endpoint is '" + endpoint_ + "'; with --backend " + options_.backend +
-                            " it must end with " + suffix);
+    return invalid_argument(
+        {"--endpoint is '", endpoint_, "'; with --backend ", options_.backend, " it must end with ", suffix});
   }
   if (endpoint_[0] != '/' || endpoint_.find_first_of(" \t\r\n") != std::string::npos) {
-    return invalid_argument("--endpoint is '" + endpoint_ + "'; it must be a path that begins with /");
+    return invalid_argument({"--endpoint is '", endpoint_, "'; it must be a path that begins with /"});
   }
   if (options_.dataset.seed < 0 || options_.dataset.seed > int64_t{UINT32_MAX}) {
     return invalid_argument("--seed must be from 0 to 4294967295, as numpy requires");
@@ -185,8 +186,8 @@ Status Bench::find_model() {
     const auto body = json::parse(reply.body);
     const json::Value* list = body.ok() ? body->find("data") : nullptr;
     if (reply.status != 200 || list == nullptr || !list->is_array() || list->as_array().empty()) {
-      return unavailable("the server does not list its models (GET /v1/models returned " +
-                         std::to_string(reply.status) + "); give --model");
+      return unavailable(
+          {"the server does not list its models (GET /v1/models returned ", reply.status, "); give --model"});
     }
     const json::Value& first = list->as_array()[0];
     QUIRE_ASSIGN(request_model_, json::get_string(first, "id"));
@@ -324,8 +325,8 @@ Status Bench::warm_up() {
       const LoadResult result = load({}, 1, 0, false);
       if (result.outcomes[0].success || result.stopped) break;
       if (std::chrono::steady_clock::now() + std::chrono::seconds(1) > deadline) {
-        return unavailable("the server was not ready after " + std::to_string(options_.ready_check_timeout_sec) +
-                           " s; the first request failed: " + result.outcomes[0].error);
+        return unavailable({"the server was not ready after ", options_.ready_check_timeout_sec,
+                            " s; the first request failed: ", result.outcomes[0].error});
       }
       std::this_thread::sleep_for(std::chrono::seconds(1));
     }
@@ -443,7 +444,7 @@ Status Bench::save(const Report& report, const Arrivals& arrivals) const {
     std::error_code error;
     std::filesystem::create_directories(options_.result_dir, error);
     if (error)
-      return invalid_argument("--result-dir '" + options_.result_dir + "' cannot be created: " + error.message());
+      return invalid_argument({"--result-dir '", options_.result_dir, "' cannot be created: ", error.message()});
     path = options_.result_dir / path;
   }
   std::string text;

@@ -226,13 +226,13 @@ Result<SpeculationFigures> speculation(llm::Llm& llm, const SpeculationBench& op
                                      {"--batch-size", options.batch_size},
                                      {"--output-len", options.output_len}}) {
     if (number >= 1 && number <= 1'000'000) continue;
-    return invalid_argument(std::string(flag) + " is " + std::to_string(number) + "; it must be from 1 to 1000000");
+    return invalid_argument({flag, " is ", number, "; it must be from 1 to 1000000"});
   }
   std::vector<DraftTask> tasks = builtin_tasks();
   if (!options.prompt.empty()) tasks = {{"prompt", options.prompt}};
   if (llm.tokenizer() == nullptr) tasks = {{"tokens repeated", ""}};
   if (options.acceptance < 0 || options.acceptance > 1) {
-    return invalid_argument("--acceptance is " + std::to_string(options.acceptance) + "; it must be from 0 to 1");
+    return invalid_argument({"--acceptance is ", std::to_string(options.acceptance), "; it must be from 0 to 1"});
   }
   if (options.acceptance > 0 && !llm.engine().options().speculation.with_model()) {
     return invalid_argument(

@@ -18,7 +18,7 @@ std::string flag_of(std::string name) {
   return "--" + name;
 }
 
-Error unknown_option(const CLI::App& app, const std::string& name) {
+Failure unknown_option(const CLI::App& app, const std::string& name) {
   std::vector<std::string> known = {"model"};
   for (const CLI::Option* option : app.get_options()) {
     std::string other = option->get_lnames().empty() ? "" : option->get_lnames()[0];
@@ -27,7 +27,7 @@ Error unknown_option(const CLI::App& app, const std::string& name) {
   }
   const std::string meant = did_you_mean(name, known);
   return invalid_field(
-      name, "is no option of a model" + (meant.empty() ? "; docs/python.md says where to find the list" : meant));
+      name, {"is no option of a model", (meant.empty() ? "; docs/python.md says where to find the list" : meant)});
 }
 
 // The argument that sets an option. A structure is passed as JSON text, which is what its flag takes.
@@ -49,7 +49,7 @@ Result<std::string> argument(const std::string& name, const json::Value& value) 
 
 Result<llm::Options> read_options(std::string_view text) {
   auto parsed = json::parse(text);
-  if (!parsed.ok()) return invalid_argument("the options are not JSON: " + parsed.error().message);
+  if (!parsed.ok()) return invalid_argument({"the options are not JSON: ", parsed.error().message});
   if (!parsed->is_object()) return invalid_argument("the options must be a JSON object");
   llm::Options options;
   CLI::App app;

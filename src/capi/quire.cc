@@ -328,8 +328,7 @@ char* quire_detokenize(const quire_llm* llm, const int32_t* tokens, size_t num_t
     const int64_t vocab_size = llm->model->llm().engine().model().config().vocab_size;
     for (size_t i = 0; i < num_tokens; ++i) {
       if (tokens[i] >= 0 && tokens[i] < vocab_size) continue;
-      return quire::invalid_argument("token id " + std::to_string(tokens[i]) + " is out of the vocabulary (0 to " +
-                                     std::to_string(vocab_size - 1) + ")");
+      return quire::invalid_argument({"token id ", tokens[i], " is out of the vocabulary (0 to ", vocab_size - 1, ")"});
     }
     return copy_text(tokenizer->decode({tokens, num_tokens}, skip_special_tokens != 0));
   });

@@ -190,9 +190,9 @@ ApiResult<ReadRequest> prepare(const llm::Llm& llm, const Body& body, std::span<
 }
 
 // The API's errors are those of a request, unless something ran out.
-Error from_api(const api::ApiError& error) {
+Failure from_api(const api::ApiError& error) {
   const ErrorCode code = error.status < 500 ? ErrorCode::kInvalidArgument : ErrorCode::kExhausted;
-  return {code, error.message, error.param};
+  return Error{code, error.message, error.param};
 }
 
 template <typename T>

@@ -198,7 +198,7 @@ Result<double> number(const std::string& text, const char* flag) {
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
   if (text.empty() || *end != '\0' || std::isnan(value)) {
-    return invalid_argument(std::string(flag) + " is '" + text + "'; it must be a number or inf");
+    return invalid_argument({flag, " is '", text, "'; it must be a number or inf"});
   }
   return value;
 }
@@ -219,7 +219,7 @@ Result<std::vector<std::pair<std::string, std::string>>> pairs(const std::vector
   for (const std::string& item : list) {
     const size_t place = item.find(at);
     if (place == std::string::npos || place == 0) {
-      return invalid_argument(std::string(flag) + " has '" + item + "'; write NAME" + at + "VALUE");
+      return invalid_argument({flag, " has '", item, "'; write NAME", at, "VALUE"});
     }
     out.emplace_back(item.substr(0, place), item.substr(place + 1));
   }
@@ -229,8 +229,8 @@ Result<std::vector<std::pair<std::string, std::string>>> pairs(const std::vector
 Result<json::Value> object(const std::string& text, const char* flag) {
   if (text.empty()) return json::Value();
   auto value = json::parse(text);
-  if (!value.ok()) return invalid_argument(std::string(flag) + " is not valid JSON: " + value.error().message);
-  if (!value->is_object()) return invalid_argument(std::string(flag) + " must be a JSON object");
+  if (!value.ok()) return invalid_argument({flag, " is not valid JSON: ", value.error().message});
+  if (!value->is_object()) return invalid_argument({flag, " must be a JSON object"});
   return std::move(*value);
 }
 
@@ -250,8 +250,8 @@ Status settle_report(const BenchServeFlags& f, bench::ReportOptions& r) {
   r.metrics = split(f.percentile_metrics, ',');
   for (const std::string& metric : r.metrics) {
     if (bench::known_metric(metric)) continue;
-    return invalid_argument("--percentile-metrics has '" + metric +
-                            "'; choose from ttft, tpot, itl, e2el, client_queue_time, e2el_including_client_queue");
+    return invalid_argument({"--percentile-metrics has '", metric,
+                             "'; choose from ttft, tpot, itl, e2el, client_queue_time, e2el_including_client_queue"});
   }
   r.percentiles.clear();
   for (const std::string& item : split(f.metric_percentiles, ',')) {
@@ -262,7 +262,7 @@ Status settle_report(const BenchServeFlags& f, bench::ReportOptions& r) {
   QUIRE_ASSIGN(const auto goodput, pairs(f.goodput, ':', "--goodput"));
   for (const auto& [metric, limit] : goodput) {
     if (metric != "ttft" && metric != "tpot" && metric != "e2el") {
-      return invalid_argument("--goodput has '" + metric + "'; choose from ttft, tpot and e2el");
+      return invalid_argument({"--goodput has '", metric, "'; choose from ttft, tpot and e2el"});
     }
     QUIRE_ASSIGN(const double ms, number(limit, "--goodput"));
     if (ms < 0) return invalid_argument("--goodput must not be negative");
@@ -274,11 +274,11 @@ Status settle_report(const BenchServeFlags& f, bench::ReportOptions& r) {
 Status settle(BenchServeFlags& f) {
   for (size_t i = 0; i < f.refused.size(); ++i) {
     if (f.refused[i]->count() > 0) {
-      return invalid_argument(std::string(kUnsent[i].name) + " is not supported: " + kUnsent[i].reason);
+      return invalid_argument({std::string(kUnsent[i].name), " is not supported: ", kUnsent[i].reason});
     }
   }
   if (f.tokenizer_mode != "auto")
-    return invalid_argument("--tokenizer-mode is '" + f.tokenizer_mode + "'; it must be auto");
+    return invalid_argument({"--tokenizer-mode is '", f.tokenizer_mode, "'; it must be auto"});
   if (f.batch_size != 1) return invalid_argument("--random-batch-size is for embeddings; it must be 1 here");
   bench::ServeOptions& o = f.options;
   QUIRE_ASSIGN(const double rate, number(f.request_rate, "--request-rate"));
@@ -319,7 +319,7 @@ Result<llm::TextSide> load_text(const std::string& name) {
     }
   }
   QUIRE_ASSIGN(llm::TextSide side, llm::load_text_side(files, options));
-  if (side.tokenizer == nullptr) return unsupported("'" + options.model.string() + "' has no tokenizer");
+  if (side.tokenizer == nullptr) return unsupported({"'", options.model.string(), "' has no tokenizer"});
   return side;
 }
 

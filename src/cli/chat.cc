@@ -306,15 +306,13 @@ class Conversation {
       if (count > 0) note("(forgot the oldest " + turns(count) + " to make room: " + dropped + ")");
       if (size < context) return std::move(*tokens);
       if (old_turns() == 0) {
-        report(invalid_argument("the message needs a prompt of " + std::to_string(size) +
-                                " tokens, but the context length is " + std::to_string(context) +
-                                ": send a shorter one, or start with a larger --max-model-len"));
+        report(invalid_argument({"the message needs a prompt of ", size, " tokens, but the context length is ", context,
+                                 ": send a shorter one, or start with a larger --max-model-len"}));
       } else {
         unanswered_ = messages_.as_array().back().find("content")->as_string();
-        report(invalid_argument("the context is full: the conversation has " + std::to_string(size) + " tokens, and " +
-                                std::to_string(context) +
-                                " fit; /drop forgets the oldest turns and answers, /clear forgets all of them "
-                                "(--drop-oldest drops them automatically)"));
+        report(invalid_argument({"the context is full: the conversation has ", size, " tokens, and ", context,
+                                 " fit; /drop forgets the oldest turns and answers, /clear forgets all of them "
+                                 "(--drop-oldest drops them automatically)"}));
       }
       return std::nullopt;
     }
@@ -429,8 +427,8 @@ int chat(const ChatFlags& flags) {
   auto llm = load_llm(options);
   if (!llm.ok()) return report(llm.error());
   if ((*llm)->tokenizer() == nullptr || (*llm)->chat_template() == nullptr) {
-    return report(unsupported("'" + (*llm)->name() +
-                              "' has no chat template; give one with --chat-template, or use quire run --raw"));
+    return report(unsupported(
+        {"'", (*llm)->name(), "' has no chat template; give one with --chat-template, or use quire run --raw"}));
   }
   catch_interrupts();
   return Conversation(**llm, flags).run();

@@ -27,7 +27,7 @@ bool ConstraintFlags::given() const {
 Result<grammar::Spec> read_schema(const std::string& path, const std::string& flag) {
   QUIRE_ASSIGN(const std::string text, read_text(path, flag));
   auto schema = json::parse(text);
-  if (!schema.ok()) return invalid_argument(flag + ": " + path + ": " + schema.error().message);
+  if (!schema.ok()) return invalid_argument({flag, ": ", path, ": ", schema.error().message});
   grammar::Spec spec;
   spec.json = std::move(*schema);
   spec.additional_properties = false;  // both as the server's defaults

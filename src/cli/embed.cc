@@ -34,12 +34,12 @@ Result<std::vector<std::string>> settle_texts(EmbedFlags& flags, std::vector<std
   flags.options.model = flags.model;
   for (const std::string& word : words) {
     if (word.size() > 1 && word[0] == '-' && word[1] == '-') {
-      return invalid_argument("there is no flag " + word.substr(0, 60) + "; quire embed --help lists them");
+      return invalid_argument({"there is no flag ", word.substr(0, 60), "; quire embed --help lists them"});
     }
   }
   if (flags.model.empty() && !words.empty()) {
     const auto found = resolve_model(words[0]);
-    if (!found.ok() && is_written_as_path(words[0])) return found.error();
+    if (!found.ok() && is_written_as_path(words[0])) return found.failure();
     if (found.ok()) {
       flags.options.model = words[0];
       words.erase(words.begin());
@@ -67,8 +67,8 @@ Result<std::string> prompt_text(const EmbedFlags& flags, const llm::Llm& llm) {
     if (one == name) return text;
     known += (known.empty() ? "" : ", ") + one;
   }
-  return invalid_argument("--prompt-name is '" + name + "'; the model's files have " +
-                          (known.empty() ? "no prompts" : known));
+  return invalid_argument(
+      {"--prompt-name is '", name, "'; the model's files have ", (known.empty() ? "no prompts" : known)});
 }
 
 // The tokens of a text; with --truncate, as many as the model takes with its special tokens.
@@ -77,8 +77,8 @@ Result<std::vector<int32_t>> text_tokens(const EmbedFlags& flags, const llm::Llm
   const auto most = static_cast<size_t>(llm.max_model_len());
   if (tokens.size() <= most) return tokens;
   if (!flags.truncate) {
-    return invalid_argument("a text has " + std::to_string(tokens.size()) + " tokens, but the model takes at most " +
-                            std::to_string(most) + "; shorten it or use --truncate");
+    return invalid_argument({"a text has ", tokens.size(), " tokens, but the model takes at most ", most,
+                             "; shorten it or use --truncate"});
   }
   return llm.text_tokens(text, true, {static_cast<int64_t>(most)});
 }
@@ -113,7 +113,7 @@ Status embed(EmbedFlags& flags, std::vector<std::string> words) {
   }
   auto results = llm->pool(std::move(prompts), llm::PoolTask::kEmbed, {flags.dimensions, std::nullopt});
   for (const auto& result : results) {
-    if (!result.ok()) return result.error();
+    if (!result.ok()) return result.failure();
   }
   const size_t shown = texts.size() - (compares ? 1 : 0);
   for (size_t i = 0; i < shown; ++i) {

@@ -147,9 +147,9 @@ Status Environment::apply(CLI::App& command) {
       option->run_callback();
     } catch (const CLI::ParseError&) {
       const std::string wanted = wanted_value(*option);
-      return invalid_argument(variable + " in the environment is '" + *value + "', which " +
-                              (option->nonpositional() ? "--" + long_name(*option) : option->get_name()) +
-                              " does not accept" + (wanted.empty() ? "" : ": it must be " + wanted));
+      return invalid_argument({variable, " in the environment is '", *value, "', which ",
+                               (option->nonpositional() ? "--" + long_name(*option) : option->get_name()),
+                               " does not accept", (wanted.empty() ? "" : ": it must be " + wanted)});
     }
     if (option->nonpositional()) sources().push_back({long_name(*option), variable});
   }

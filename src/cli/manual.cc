@@ -107,7 +107,7 @@ const CommandInfo* find_command(const std::vector<CommandInfo>& commands, const 
 Status write_pages(const std::vector<CommandInfo>& commands, const std::filesystem::path& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error) return unavailable("cannot create the folder '" + folder.string() + "': " + error.message());
+  if (error) return unavailable({"cannot create the folder '", folder.string(), "': ", error.message()});
   for (const CommandInfo& command : commands) {
     QUIRE_TRY(write_file(folder / (page_name(*command.app) + ".1"), manual_page(command)));
   }
@@ -127,8 +127,8 @@ int man(const CLI::App& app, const ManFlags& flags) {
   }
   const CommandInfo* command = find_command(commands, flags.command);
   if (command == nullptr) {
-    return report(invalid_argument("quire has no command '" + CLI::detail::join(flags.command, " ") +
-                                   "': quire --help lists the commands"));
+    return report(invalid_argument(
+        {"quire has no command '", CLI::detail::join(flags.command, " "), "': quire --help lists the commands"}));
   }
   const std::string page = manual_page(*command);
   return std::fwrite(page.data(), 1, page.size(), stdout) == page.size() ? 0 : kExitFailure;

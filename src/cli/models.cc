@@ -93,7 +93,7 @@ int list_models(const ListFlags& flags) {
   if (!flags.models_dir.empty()) {
     std::error_code failed;
     if (!fs::is_directory(flags.models_dir, failed)) {
-      return report(not_found("--models-dir '" + flags.models_dir + "' is not a folder"));
+      return report(not_found({"--models-dir '", flags.models_dir, "' is not a folder"}));
     }
     for (const LoadableModel& model : list_loadable_models(flags.models_dir)) add(model, "models-dir", true);
   }
@@ -138,7 +138,7 @@ int remove_model(const RemoveFlags& flags) {
   if (!found.ok()) return report(found.error());
   const std::string what = found->name + " (" + human_bytes(found->bytes) + ", " + found->path.string() + ")";
   if (!flags.yes) {
-    if (::isatty(STDIN_FILENO) == 0) return report(invalid_argument("quire rm would delete " + what + "; give --yes"));
+    if (::isatty(STDIN_FILENO) == 0) return report(invalid_argument({"quire rm would delete ", what, "; give --yes"}));
     if (!confirmed("Delete " + what + "?")) {
       std::printf("Nothing was deleted.\n");
       return kExitFailure;
@@ -163,7 +163,7 @@ Result<json::Value> ask_server(const PsFlags& flags) {
   HttpClient client(kStallSeconds);
   std::string body;
   const auto sink = [&](const HttpReply&, std::string_view piece) -> Status {
-    if (body.size() + piece.size() > kMaxAnswer) return corrupt("the answer of " + base + " is too long");
+    if (body.size() + piece.size() > kMaxAnswer) return corrupt({"the answer of ", base, " is too long"});
     body += piece;
     return {};
   };
@@ -174,13 +174,13 @@ Result<json::Value> ask_server(const PsFlags& flags) {
   if (!got.ok()) return Error{got.error().code, got.error().message + "; give the server's address with --base-url"};
   const HttpReply& reply = got.value();
   if (reply.status == 401 || reply.status == 403) {
-    return invalid_argument("the server at " + base + " wants a key: give it with --api-key or QUIRE_API_KEY");
+    return invalid_argument({"the server at ", base, " wants a key: give it with --api-key or QUIRE_API_KEY"});
   }
   auto answer = json::parse(body);
   const json::Value* models = answer.ok() ? answer->find("models") : nullptr;
   if (reply.status != 200 || models == nullptr || !models->is_array()) {
-    return unavailable(base + " is no quire server that answers /ps (status " + std::to_string(reply.status) +
-                       "); give its address with --base-url");
+    return unavailable(
+        {base, " is no quire server that answers /ps (status ", reply.status, "); give its address with --base-url"});
   }
   return std::move(*answer);
 }

@@ -37,7 +37,7 @@ Status check_unix(const std::string& path) {
   const Socket probe(AF_UNIX, 0);
   if (probe.get() < 0) return {};
   if (::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return {};
-  return unavailable("--uds '" + path + "' is in use by another program: stop it, or choose another path");
+  return unavailable({"--uds '", path, "' is in use by another program: stop it, or choose another path"});
 }
 
 Status check_tcp(const addrinfo& where, const http::ServerOptions& options, bool only_one) {
@@ -53,12 +53,12 @@ Status check_tcp(const addrinfo& where, const http::ServerOptions& options, bool
   const std::string port = std::to_string(options.port);
   if (errno == EADDRINUSE) {
     return unavailable(
-        "port " + port + " on " + options.host +
-        " is in use by another program: stop it, choose another --port, or let --port 0 pick a free one");
+        {"port ", port, " on ", options.host,
+         " is in use by another program: stop it, choose another --port, or let --port 0 pick a free one"});
   }
   if (errno == EACCES) {
-    return unavailable("port " + port + " on " + options.host +
-                       " needs privileges that this user does not have: choose a --port of 1024 or above");
+    return unavailable({"port ", port, " on ", options.host,
+                        " needs privileges that this user does not have: choose a --port of 1024 or above"});
   }
   return {};  // not an address of this machine: the server checks all of them together
 }

@@ -65,7 +65,7 @@ Result<Receipt> receipt_in(const bench::HttpReply& reply) {
   const auto parsed = json::parse(reply.body);
   const json::Value* choices = parsed.ok() ? parsed->find("choices") : nullptr;
   if (reply.status != 200 || choices == nullptr || !choices->is_array() || choices->as_array().empty()) {
-    return unavailable("the server answered " + std::to_string(reply.status) + ": " + reply.body.substr(0, 300));
+    return unavailable({"the server answered ", reply.status, ": ", reply.body.substr(0, 300)});
   }
   const json::Value* receipt = choices->as_array()[0].find("receipt");
   if (receipt == nullptr) return unsupported("the server gives no receipts");
@@ -97,7 +97,7 @@ Status replay_at(const ReplayTarget& target, std::span<const llm::ReadReceipt> r
                  const std::function<bool()>& stop) {
   QUIRE_ASSIGN(const bench::Url url, bench::parse_url(target.url));
   if (target.concurrency > kMaxReplayRequests) {
-    return invalid_argument("--concurrency must be at most " + std::to_string(kMaxReplayRequests) + " with --url");
+    return invalid_argument({"--concurrency must be at most ", kMaxReplayRequests, " with --url"});
   }
   const auto threads = static_cast<size_t>(target.concurrency);
   std::vector<std::unique_ptr<bench::LoadClient>> clients;

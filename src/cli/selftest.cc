@@ -22,8 +22,8 @@ Result<std::unique_ptr<gpu::Device>> open_first() {
   if (cuda.ok()) return cuda;
   auto metal = gpu::open_metal(0);
   if (metal.ok()) return metal;
-  return unavailable("there is no GPU to test: cuda: " + cuda.error().message + "; metal: " + metal.error().message +
-                     "; --device emulator runs the kernels on the CPU");
+  return unavailable({"there is no GPU to test: cuda: ", cuda.error().message, "; metal: ", metal.error().message,
+                      "; --device emulator runs the kernels on the CPU"});
 }
 
 Result<std::unique_ptr<gpu::Device>> open_device(const std::string& name) {
@@ -33,7 +33,7 @@ Result<std::unique_ptr<gpu::Device>> open_device(const std::string& name) {
   if (name != "cpu") return open_first();
   // QUIRE_DEVICE was set for other commands; a user who runs the test wants a GPU to be tested anyway.
   if (env("QUIRE_DEVICE") != "cpu") {
-    return invalid_argument("--device is cpu, which the selftest compares GPUs with; choose " + std::string(kDevices));
+    return invalid_argument({"--device is cpu, which the selftest compares GPUs with; choose ", kDevices});
   }
   auto device = open_first();
   if (device.ok()) {

@@ -294,12 +294,12 @@ Result<std::vector<std::string>> json_list(const std::string& text, const char* 
     }
     if (out.size() == parsed->as_array().size()) return out;
   }
-  return invalid_argument(std::string(flag) + " is '" + text + "'; it must be a JSON list of strings such as [\"*\"]");
+  return invalid_argument({flag, " is '", text, "'; it must be a JSON list of strings such as [\"*\"]"});
 }
 
 Result<size_t> size_flag(const std::string& text, const char* flag) {
   QUIRE_ASSIGN(const int64_t bytes, kv::parse_bytes(text, flag));
-  if (bytes < 1) return invalid_argument(std::string(flag) + " must be at least 1 byte");
+  if (bytes < 1) return invalid_argument({flag, " must be at least 1 byte"});
   return static_cast<size_t>(bytes);
 }
 
@@ -310,7 +310,7 @@ Status check_refused(const CLI::App& app) {
     const std::vector<std::string>& given = option->results();
     const std::string value = given.empty() ? "" : given.back();
     if (*flag.neutral != '\0' && value == flag.neutral) continue;
-    return invalid_argument(std::string(flag.name) + " is not supported: " + flag.why);
+    return invalid_argument({std::string(flag.name), " is not supported: ", flag.why});
   }
   return {};
 }
@@ -349,8 +349,7 @@ Status settle_serve_flags(const CLI::App& app, ServeFlags& f) {
   QUIRE_TRY(check_refused(app));
   constexpr int64_t kMostEngines = 256;
   if (f.options.engines < 1 || f.options.engines > kMostEngines) {
-    return invalid_argument("--data-parallel-size is " + std::to_string(f.options.engines) + "; it must be 1 to " +
-                            std::to_string(kMostEngines));
+    return invalid_argument({"--data-parallel-size is ", f.options.engines, "; it must be 1 to ", kMostEngines});
   }
   QUIRE_ASSIGN(f.http.allowed_origins, json_list(f.allowed_origins, "--allowed-origins"));
   QUIRE_ASSIGN(f.http.allowed_methods, json_list(f.allowed_methods, "--allowed-methods"));
@@ -416,7 +415,7 @@ Status settle_serve_flags(const CLI::App& app, ServeFlags& f) {
   if (!f.default_kwargs.empty()) {
     auto parsed = json::parse(f.default_kwargs);
     if (!parsed.ok() || !parsed->is_object()) {
-      return invalid_argument("--default-chat-template-kwargs must be a JSON object, got '" + f.default_kwargs + "'");
+      return invalid_argument({"--default-chat-template-kwargs must be a JSON object, got '", f.default_kwargs, "'"});
     }
     f.service.default_chat_template_kwargs = std::move(*parsed);
   }
@@ -456,7 +455,7 @@ Result<std::vector<std::string>> with_config_file(std::vector<std::string> argum
     } else {
       const size_t colon = line.find(':');
       if (colon == std::string::npos) {
-        return invalid_argument("'" + file + "', line " + std::to_string(number) + ": expected `flag: value`");
+        return invalid_argument({"'", file, "', line ", number, ": expected `flag: value`"});
       }
       name = "--" + trim(line.substr(0, colon));
       std::replace(name.begin(), name.end(), '_', '-');

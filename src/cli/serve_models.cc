@@ -63,7 +63,7 @@ Status check_for_several(const ServeFlags& flags) {
                                                  {"--chat-template", !flags.options.chat_template.empty()},
                                                  {"--profile", !flags.options.profile.empty()}};
   for (const auto& [flag, given] : of_one) {
-    if (given) return invalid_argument(std::string(flag) + " is for one model, but this server has several");
+    if (given) return invalid_argument({flag, " is for one model, but this server has several"});
   }
   return {};
 }
@@ -85,9 +85,9 @@ struct LoraModule {
 
 // NAME=PATH, or a JSON object with name, path and base_model_name.
 Result<LoraModule> parse_lora_module(const std::string& text) {
-  const Error wrong = invalid_argument("--lora-modules has '" + text +
-                                       "'; each entry is NAME=PATH or a JSON object like {\"name\": \"sql\", "
-                                       "\"path\": \"adapters/sql\"}");
+  const Error wrong = invalid_argument({"--lora-modules has '", text,
+                                        "'; each entry is NAME=PATH or a JSON object like {\"name\": \"sql\", "
+                                        "\"path\": \"adapters/sql\"}"});
   LoraModule out;
   if (text.starts_with("{")) {
     const auto parsed = json::parse(text);
@@ -109,12 +109,12 @@ Result<size_t> base_of(const LoraModule& module, const api::Host& host) {
   const bool has_name = !module.base.empty();
   if (!has_name && host.models().size() == 1) return size_t{0};
   if (!has_name) {
-    return invalid_argument("--lora-modules: the server has several models, so the adapter '" + module.name +
-                            "' needs a base_model_name; write it as JSON");
+    return invalid_argument({"--lora-modules: the server has several models, so the adapter '", module.name,
+                             "' needs a base_model_name; write it as JSON"});
   }
   if (const auto found = host.find(module.base)) return *found;
-  return invalid_argument("--lora-modules: the base model '" + module.base + "' of the adapter '" + module.name +
-                          "' is not one of this server");
+  return invalid_argument({"--lora-modules: the base model '", module.base, "' of the adapter '", module.name,
+                           "' is not one of this server"});
 }
 
 }  // namespace
@@ -124,7 +124,7 @@ Status add_lora_modules(const ServeFlags& flags, api::Host& host) {
     QUIRE_ASSIGN(const LoraModule module, parse_lora_module(text));
     QUIRE_ASSIGN(const size_t base, base_of(module, host));
     if (host.find(module.name)) {
-      return invalid_argument("--lora-modules: the name '" + module.name + "' is taken; choose another one");
+      return invalid_argument({"--lora-modules: the name '", module.name, "' is taken; choose another one"});
     }
     const llm::NamedAdapter named = api::AdapterTable::make(module.name, module.path);
     QUIRE_TRY(weights::open_adapter(named.path));  // also where the model is not loaded yet
@@ -299,26 +299,26 @@ Result<std::vector<ServedModel>> list_served_models(const ServeFlags& flags) {
     auto [name, model] = split_argument(argument);
     auto path = flags.options.load_format == "dummy" ? Result<std::filesystem::path>(model) : resolve_model(model);
     const bool later = !path.ok() && path.error().code == ErrorCode::kNotFound && may_be_on_hub(model);
-    if (!path.ok() && !later) return path.error();
+    if (!path.ok() && !later) return path.failure();
     models.push_back({name.empty() ? model : name, model, later ? std::filesystem::path() : *path});
   }
   if (!flags.models_dir.empty()) {
     std::error_code failed;
     if (!std::filesystem::is_directory(flags.models_dir, failed)) {
-      return not_found("--models-dir '" + flags.models_dir + "' is not a folder");
+      return not_found({"--models-dir '", flags.models_dir, "' is not a folder"});
     }
     for (const LoadableModel& found : list_loadable_models(flags.models_dir)) {
       models.push_back({found.name, found.name, found.path});
     }
     if (models.empty()) {
-      return not_found("--models-dir '" + flags.models_dir +
-                       "' has no model: put .gguf files into it, or folders with a model each");
+      return not_found({"--models-dir '", flags.models_dir,
+                        "' has no model: put .gguf files into it, or folders with a model each"});
     }
   }
   std::map<std::string, const ServedModel*> names;
   for (const ServedModel& model : models) {
     if (names.emplace(model.name, &model).second) continue;
-    return invalid_argument("two models have the name '" + model.name + "'; name one of them with NAME=MODEL");
+    return invalid_argument({"two models have the name '", model.name, "'; name one of them with NAME=MODEL"});
   }
   return models;
 }

@@ -28,10 +28,10 @@ Result<std::string> executor_backend(const std::string& given) {
   if (given.empty() || given == kThreads || given == kMpi) return given;
   const std::string choices = "; choose threads (of one process) or mpi (processes of Open MPI's mpirun, on any hosts)";
   if (given == "mp" || given == "ray") {
-    return invalid_argument("--distributed-executor-backend " + given + " is not supported: quire starts no processes" +
-                            choices);
+    return invalid_argument(
+        {"--distributed-executor-backend ", given, " is not supported: quire starts no processes", choices});
   }
-  return invalid_argument("--distributed-executor-backend is '" + given + "'" + choices);
+  return invalid_argument({"--distributed-executor-backend is '", given, "'", choices});
 }
 
 std::string host_name() {
@@ -68,19 +68,19 @@ Result<std::unique_ptr<distributed::Group>> join_ranks(const RankFlags& flags, l
   const int64_t wanted = options.ranks();
   const bool several = launched && launched->size > 1;
   if (backend == kMpi && !launched) {
-    return invalid_argument("--distributed-executor-backend mpi: start the ranks with mpirun -n " +
-                            std::to_string(wanted) + " quire ...");
+    return invalid_argument(
+        {"--distributed-executor-backend mpi: start the ranks with mpirun -n ", wanted, " quire ..."});
   }
   if (backend == kThreads && several) {
-    return invalid_argument("mpirun started " + std::to_string(launched->size) +
-                            " processes, but --distributed-executor-backend threads keeps all ranks in one");
+    return invalid_argument({"mpirun started ", launched->size,
+                             " processes, but --distributed-executor-backend threads keeps all ranks in one"});
   }
   if (!several) return std::unique_ptr<distributed::Group>();
   if (launched->size != wanted) {
-    return invalid_argument("mpirun started " + std::to_string(launched->size) +
-                            " processes, but --tensor-parallel-size times --pipeline-parallel-size is " +
-                            std::to_string(wanted) + "; both must be the same" +
-                            (options.engines > 1 ? ", as each process has its rank of all engines" : ""));
+    return invalid_argument({"mpirun started ", launched->size,
+                             " processes, but --tensor-parallel-size times --pipeline-parallel-size is ", wanted,
+                             "; both must be the same",
+                             (options.engines > 1 ? ", as each process has its rank of all engines" : "")});
   }
   if (launched->rank > 0) {
     set_log_prefix("[rank " + std::to_string(launched->rank) + " " + host_name() + "]");

@@ -59,7 +59,7 @@ Result<std::optional<std::string>> settle_words(TokenizeFlags& flags) {
       return std::optional<std::string>();
     }
     // If standard input has the text, a path is meant as the model and not as the text.
-    if (looks_like_path(word)) return model.error();
+    if (looks_like_path(word)) return model.failure();
   }
   return std::optional(word);
 }
@@ -127,7 +127,7 @@ Result<text::TokenizerPtr> load_tokenizer(TokenizeFlags& flags) {
   if (is_tokenizer_folder(flags.options.tokenizer)) return text::load_tokenizer(flags.options.tokenizer);
   QUIRE_ASSIGN(const model::ModelFiles files, llm::open_text_files(flags.options));
   QUIRE_ASSIGN(const llm::TextSide side, llm::load_text_side(files, flags.options));
-  if (side.tokenizer == nullptr) return unsupported("'" + model.string() + "' has no tokenizer");
+  if (side.tokenizer == nullptr) return unsupported({"'", model.string(), "' has no tokenizer"});
   return side.tokenizer;
 }
 
@@ -135,8 +135,7 @@ Result<std::string> decoded(const TokenizeFlags& flags, const text::Tokenizer& t
                             const std::vector<int32_t>& ids) {
   for (const int32_t id : ids) {
     if (tokenizer.piece(id)) continue;
-    return invalid_argument("token id " + std::to_string(id) + " is not in the vocabulary of '" +
-                            flags.options.model.string() + "'");
+    return invalid_argument({"token id ", id, " is not in the vocabulary of '", flags.options.model.string(), "'"});
   }
   return tokenizer.decode(ids, !flags.special);
 }
@@ -164,8 +163,8 @@ class Bulk {
  private:
   static constexpr size_t kMaxLine = size_t{256} << 20;
 
-  static Error at_line(int64_t number, const std::string& what) {
-    return invalid_argument("line " + std::to_string(number) + " of standard input: " + what);
+  static Failure at_line(int64_t number, const std::string& what) {
+    return invalid_argument({"line ", number, " of standard input: ", what});
   }
 
   // Reads a line without its line break; false at the end of the input.
@@ -212,7 +211,7 @@ class Bulk {
   Result<std::string> json_line(const std::string& line) const {
     auto parsed = json::parse(line);
     const char* field = flags_.decode ? "tokens" : "text";
-    if (!parsed.ok()) return invalid_argument("not valid JSON: " + parsed.error().message);
+    if (!parsed.ok()) return invalid_argument({"not valid JSON: ", parsed.error().message});
     const json::Value* value = parsed->is_object() ? parsed->find(field) : &*parsed;
     if (flags_.decode) {
       if (value == nullptr || !value->is_array()) {
@@ -247,8 +246,8 @@ int tokenize(TokenizeFlags& flags) {
   auto given = settle_words(flags);
   if (!given.ok()) return report(given.error());
   if (flags.bulk() && *given && **given != "-") {
-    return report(invalid_argument(std::string(flags.jsonl ? "--jsonl" : "--lines") +
-                                   " reads texts from standard input; omit TEXT"));
+    return report(invalid_argument(
+        {std::string(flags.jsonl ? "--jsonl" : "--lines"), " reads texts from standard input; omit TEXT"}));
   }
   Result<std::string> text = std::string();
   if (!flags.bulk()) text = settle_text(*given);

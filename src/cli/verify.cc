@@ -101,7 +101,7 @@ Status read_lines(std::istream& input, const std::string& name, std::vector<Foun
       return add_receipts(*parsed, name, out);
     }
     const std::string place = name + ", line " + std::to_string(number);
-    if (!value.ok()) return corrupt("'" + name + "', line " + std::to_string(number) + ": " + value.error().message);
+    if (!value.ok()) return corrupt({"'", name, "', line ", number, ": ", value.error().message});
     QUIRE_TRY(add_receipts(*value, number == 1 && input.peek() == EOF ? name : place, out));
   }
   return {};
@@ -116,13 +116,13 @@ Result<std::vector<Found>> read_files(const std::vector<std::string>& names) {
     } else {
       std::ifstream file(name);
       if (!file || file.peek() == EOF) {
-        return not_found("'" + name + "' cannot be read or is empty; give a file with replies");
+        return not_found({"'", name, "' cannot be read or is empty; give a file with replies"});
       }
       QUIRE_TRY(read_lines(file, name, found));
     }
     if (found.empty()) {
-      return invalid_argument("'" + name + "' has no receipt; send requests with \"return_receipt\": true, or record " +
-                              "them with quire serve --record-requests FILE");
+      return invalid_argument({"'", name, "' has no receipt; send requests with \"return_receipt\": true, or record ",
+                               "them with quire serve --record-requests FILE"});
     }
     std::move(found.begin(), found.end(), std::back_inserter(all));
   }

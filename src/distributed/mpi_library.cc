@@ -23,8 +23,8 @@ Result<MpiLibrary> MpiLibrary::load() {
   const std::string path = env("QUIRE_LIBMPI").value_or(kMpiName);
   SharedLibrary library(path);
   if (!library) {
-    return unavailable("ranks as processes need Open MPI's library, but " + path +
-                       " cannot be loaded: install the package libopenmpi3 (Homebrew: open-mpi)");
+    return unavailable({"ranks as processes need Open MPI's library, but ", path,
+                        " cannot be loaded: install the package libopenmpi3 (Homebrew: open-mpi)"});
   }
   MpiLibrary out;
 #define QUIRE_MPI_SYMBOL(name, parameters) {#name, reinterpret_cast<void**>(&out.api.name)},
@@ -42,9 +42,9 @@ Result<MpiLibrary> MpiLibrary::load() {
   }
   if (missing != nullptr || !out.version.starts_with("Open MPI")) {
     return unavailable(
-        path + " is " + (out.version.empty() ? "no MPI" : "'" + out.version + "'") +
-        ", but ranks as processes need Open MPI 3 to 5: install the packages openmpi-bin and libopenmpi3 "
-        "(Homebrew: open-mpi), and start with its mpirun");
+        {path, " is ", (out.version.empty() ? "no MPI" : "'" + out.version + "'"),
+         ", but ranks as processes need Open MPI 3 to 5: install the packages openmpi-bin and libopenmpi3 "
+         "(Homebrew: open-mpi), and start with its mpirun"});
   }
   library.keep();
   return out;

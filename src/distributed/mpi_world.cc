@@ -94,10 +94,10 @@ Status MpiWorld::init() {
                                     options_.timeout_seconds));
   int provided = 0;
   if (const int code = library_.api.MPI_Init_thread(nullptr, nullptr, kThreadSerialized, &provided)) {
-    return unavailable("MPI_Init_thread failed: " + library_.error(code));
+    return unavailable({"MPI_Init_thread failed: ", library_.error(code)});
   }
   if (provided < kThreadSerialized) {
-    return unavailable(library_.version + " was built without support for threads; install your system's packages");
+    return unavailable({library_.version, " was built without support for threads; install your system's packages"});
   }
   check(library_.api.MPI_Comm_set_errhandler(library_.api.world, library_.api.errors_return));
   check(library_.api.MPI_Comm_rank(library_.api.world, &rank_));

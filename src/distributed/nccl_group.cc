@@ -41,7 +41,7 @@ struct NcclApi {
   const char* (*last_error)(void* comm) = nullptr;  // since 2.13
   int version = 0;                                  // 22707 for 2.27.7
 
-  Error error(const char* call, int code) const {
+  Failure error(const char* call, int code) const {
     const char* detail = last_error != nullptr ? last_error(nullptr) : "";
     std::string message = fmt::format("{} failed: {}", call, error_text(code));
     if (detail != nullptr && *detail != '\0') message += fmt::format(" ({})", detail);
@@ -56,8 +56,8 @@ Result<NcclApi> load_nccl() {
   const std::string path = env("QUIRE_LIBNCCL").value_or("libnccl.so.2");
   SharedLibrary library(path);
   if (!library) {
-    return unavailable("several GPUs need NVIDIA's library NCCL, but " + path +
-                       " cannot be loaded: install NVIDIA's package libnccl2, or name the file in QUIRE_LIBNCCL");
+    return unavailable({"several GPUs need NVIDIA's library NCCL, but ", path,
+                        " cannot be loaded: install NVIDIA's package libnccl2, or name the file in QUIRE_LIBNCCL"});
   }
   NcclApi out;
 #define QUIRE_NCCL_SYMBOL(name, parameters) {#name, reinterpret_cast<void**>(&out.name)},

@@ -239,24 +239,23 @@ Status Engine::check(const Request& request) const {
     return invalid_argument("the model has no token type for a second text");
   }
   if (pools && prompt > max_len) {
-    return invalid_argument("the input has " + std::to_string(prompt) + " tokens, but the model takes at most " +
-                            std::to_string(max_len) + "; shorten it or set truncate_prompt_tokens to -1");
+    return invalid_argument({"the input has ", prompt, " tokens, but the model takes at most ", max_len,
+                             "; shorten it or set truncate_prompt_tokens to -1"});
   }
   const int64_t step = options_.scheduler.max_num_batched_tokens;
   if (model_->config().encoder.on && prompt > step) {
-    return invalid_argument("the input has " + std::to_string(prompt) +
-                            " tokens, but an encoder computes a sequence in one step, which holds " +
-                            std::to_string(step) + "; shorten it or raise --max-num-batched-tokens");
+    return invalid_argument({"the input has ", prompt,
+                             " tokens, but an encoder computes a sequence in one step, which holds ", step,
+                             "; shorten it or raise --max-num-batched-tokens"});
   }
   if (!pools && prompt >= max_len) {
-    return invalid_argument("the prompt has " + std::to_string(prompt) + " tokens, but the model's context holds " +
-                            std::to_string(max_len) +
-                            " with at least one for the answer; shorten it or raise --max-model-len");
+    return invalid_argument({"the prompt has ", prompt, " tokens, but the model's context holds ", max_len,
+                             " with at least one for the answer; shorten it or raise --max-model-len"});
   }
   for (const int32_t token : request.prompt) {
     if (token < 0 || token >= model_->config().vocab_size) {
-      return invalid_argument("token id " + std::to_string(token) + " is out of the vocabulary (0 to " +
-                              std::to_string(model_->config().vocab_size - 1) + ")");
+      return invalid_argument(
+          {"token id ", token, " is out of the vocabulary (0 to ", model_->config().vocab_size - 1, ")"});
     }
   }
   const int64_t longest = pools ? prompt : std::min(max_len, prompt + request.params.max_tokens.value_or(max_len));
@@ -264,9 +263,8 @@ Status Engine::check(const Request& request) const {
     const size_t groups = kv_.groups().size();
     const std::string what = groups == 1 ? "pages of " + std::to_string(kv_.groups().front().block_size) + " tokens"
                                          : "pages in " + std::to_string(groups) + " cache groups";
-    return invalid_argument("the request may need " + std::to_string(pages) + " " + what + ", but there are " +
-                            std::to_string(kv_.pool().num_usable()) +
-                            "; lower max_tokens, or give the KV cache more memory");
+    return invalid_argument({"the request may need ", pages, " ", what, ", but there are ", kv_.pool().num_usable(),
+                             "; lower max_tokens, or give the KV cache more memory"});
   }
   return {};
 }

@@ -104,10 +104,10 @@ Result<Symbol> add_json_schema(Grammar& grammar, const json::Value& schema, cons
     }
   }
   const std::optional<schema::Style> style = schema::style_of(options.style);
-  if (!style) return invalid_argument("The style \"" + options.style + "\" of a JSON schema is not known.");
+  if (!style) return invalid_argument({"The style \"", options.style, "\" of a JSON schema is not known."});
   if (!schema.is_object() && !schema.is_bool())
-    return invalid_argument("A JSON schema must be an object or a boolean, not " +
-                            std::string(json::describe(schema.kind())) + ".");
+    return invalid_argument(
+        {"A JSON schema must be an object or a boolean, not ", std::string(json::describe(schema.kind())), "."});
   QUIRE_ASSIGN(schema::SchemaDocument document, schema::SchemaDocument::make(schema));
   schema::SchemaEvaluator evaluator(store, document);
   schema::SchemaEmitter emitter(grammar, evaluator, options, white_space);

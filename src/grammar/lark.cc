@@ -120,7 +120,7 @@ class LarkReader {
     if (place.depth == 0 && scan_.peek() != '|') scan_.set_pos(end_of_line);
   }
 
-  Error unexpected() {
+  Failure unexpected() {
     const size_t begin = scan_.pos();
     std::string found;
     utf8::append(found, scan_.take_char());

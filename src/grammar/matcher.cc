@@ -126,9 +126,7 @@ bool Matcher::State::has_token(int32_t token, bool end_token) const {
 Status Matcher::accept(int32_t token, std::span<const int32_t> end_tokens) {
   State& s = *state_;
   QUIRE_TRY(s.prepare());
-  auto refused = [token] {
-    return invalid_argument("Token " + std::to_string(token) + " is not allowed here by the constraint.");
-  };
+  auto refused = [token] { return invalid_argument({"Token ", token, " is not allowed here by the constraint."}); };
   if (token < 0 || token >= s.vocabulary.size) return refused();
   const Vocabulary::Token& info = s.vocabulary.tokens[static_cast<size_t>(token)];
   const bool end_token = std::ranges::find(end_tokens, token) != end_tokens.end();

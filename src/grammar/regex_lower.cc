@@ -219,8 +219,7 @@ class Lowering {
 
   void refuse(const Node& node, const std::string& construct) {
     if (error_) return;
-    error_ = invalid_argument("The pattern has " + construct + " at offset " + std::to_string(node.offset) +
-                              ", which is not supported.");
+    error_ = invalid_argument({"The pattern has ", construct, " at offset ", node.offset, ", which is not supported."});
   }
 
   RegexStore& store_;

@@ -27,13 +27,12 @@ const text::CodeSet kSpace = {{0x09, 0x0d},     {0x20, 0x20},     {0xa0, 0xa0}, 
 const text::CodeSet kDigit = {{'0', '9'}};
 const text::CodeSet kWord = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
 
-Error wrong(size_t offset, const std::string& what) {
-  return invalid_argument("The pattern is wrong at offset " + std::to_string(offset) + ": " + what + ".");
+Failure wrong(size_t offset, const std::string& what) {
+  return invalid_argument({"The pattern is wrong at offset ", offset, ": ", what, "."});
 }
 
-Error refused(size_t offset, const std::string& construct) {
-  return invalid_argument("The pattern has " + construct + " at offset " + std::to_string(offset) +
-                          ", which is not supported.");
+Failure refused(size_t offset, const std::string& construct) {
+  return invalid_argument({"The pattern has ", construct, " at offset ", offset, ", which is not supported."});
 }
 
 std::string quoted(char32_t c) {

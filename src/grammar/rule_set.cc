@@ -152,15 +152,15 @@ std::vector<RuleSet::Component> RuleSet::components(uint32_t start) const {
 Result<Symbol> RuleSet::lower(std::string_view start) {
   for (const Rule& rule : rules_) {
     if (rule.body) continue;
-    return invalid_argument("The grammar uses the rule \"" + rule.name + "\" on line " +
-                            std::to_string(rule.first_use) + ", which is not defined.");
+    return invalid_argument(
+        {"The grammar uses the rule \"", rule.name, "\" on line ", rule.first_use, ", which is not defined."});
   }
   const auto it = by_name_.find(std::string(start));
   if (it == by_name_.end()) {
-    return invalid_argument("The grammar has no rule \"" + std::string(start) + "\", where it would begin.");
+    return invalid_argument({"The grammar has no rule \"", start, "\", where it would begin."});
   }
   if (too_many_tokens_) {
-    return invalid_argument("The grammar has more than " + std::to_string(kMaxTokenSets) + " sets of tokens.");
+    return invalid_argument({"The grammar has more than ", kMaxTokenSets, " sets of tokens."});
   }
   lowered_.assign(rules_.size(), std::nullopt);
   for (const Component& component : components(it->second)) QUIRE_TRY(lower_component(component));
@@ -198,9 +198,9 @@ Result<RuleSet::Part> RuleSet::restricted(const Rule& rule, const Part& body) {
   std::optional<Part> suffix;
   if (rule.options.suffix) suffix = lower_expr(*rule.options.suffix);
   if (!body.regular || (suffix && !suffix->regular)) {
-    return invalid_argument("The rule \"" + rule.name +
-                            "\" has the option lazy, suffix, stop or max_chars, which works only if the rule is one "
-                            "expression of texts, without tokens, JSON or recursion.");
+    return invalid_argument({"The rule \"", rule.name,
+                             "\" has the option lazy, suffix, stop or max_chars, which works only if the rule is one "
+                             "expression of texts, without tokens, JSON or recursion."});
   }
   RegexStore& store = grammar_.regexes();
   Part out = body;

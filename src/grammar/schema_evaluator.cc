@@ -73,23 +73,23 @@ const std::unordered_map<std::string_view, SchemaEvaluator::Keyword>& SchemaEval
   return *kKeywords;
 }
 
-Error SchemaEvaluator::refuse(uint32_t node, std::string_view keyword, std::string_view why) const {
-  return invalid_argument("The schema's keyword \"" + std::string(keyword) + "\" at " + document_.path(node) +
-                          " is not supported: " + std::string(why) + ".");
+Failure SchemaEvaluator::refuse(uint32_t node, std::string_view keyword, std::string_view why) const {
+  return invalid_argument(
+      {"The schema's keyword \"", keyword, "\" at ", document_.path(node), " is not supported: ", why, "."});
 }
 
-Error SchemaEvaluator::at(uint32_t node, std::string_view keyword, const Error& error) const {
+Failure SchemaEvaluator::at(uint32_t node, std::string_view keyword, const Error& error) const {
   // An error of the sets themselves has another code than one that already names its place.
   if (error.code == ErrorCode::kInvalidArgument) return error;
   return refuse(node, keyword, error.message);
 }
 
-Error SchemaEvaluator::locate(ConjId id, const Error& error) const {
+Failure SchemaEvaluator::locate(ConjId id, const Error& error) const {
   if (error.code == ErrorCode::kInvalidArgument) return error;
   // Of several schemas for one place, the first is where a reader begins to look.
   const std::vector<Literal>& literals = conjunctions().literals(id);
-  return invalid_argument("The schema at " + (literals.empty() ? "/" : document_.path(literals[0].node)) +
-                          " is not supported: " + error.message + ".");
+  return invalid_argument({"The schema at ", (literals.empty() ? "/" : document_.path(literals[0].node)),
+                           " is not supported: ", error.message, "."});
 }
 
 ConjId SchemaEvaluator::conjunction_of(uint32_t node, bool negated) {
@@ -144,15 +144,15 @@ Result<std::shared_ptr<const ValueSet>> SchemaEvaluator::evaluate(uint32_t node)
   if (const auto known = known_.find(node); known != known_.end()) return known->second;
   if (const Status left = spend(1); !left.ok()) return at(node, "", left.error());
   if (depth_ >= kMaxEvaluationDepth)
-    return invalid_argument("The schema at " + document_.path(node) + " is nested too deeply.");
+    return invalid_argument({"The schema at ", document_.path(node), " is nested too deeply."});
   if (!open_.insert(node).second) {
-    return invalid_argument("The schema at " + document_.path(node) + " refers to itself without an end.");
+    return invalid_argument({"The schema at ", document_.path(node), " refers to itself without an end."});
   }
   ++depth_;
   Result<ValueSet> set = evaluate_keywords(node);
   --depth_;
   open_.erase(node);
-  if (!set.ok()) return set.error();
+  if (!set.ok()) return set.failure();
   auto out = std::make_shared<const ValueSet>(std::move(*set));
   known_.emplace(node, out);
   return out;
@@ -162,7 +162,7 @@ Result<ValueSet> SchemaEvaluator::evaluate_keywords(uint32_t node) {
   const json::Value& schema = document_.value(node);
   if (schema.is_bool()) return schema.as_bool() ? all() : none();
   if (!schema.is_object())
-    return invalid_argument("The schema at " + document_.path(node) + " is neither an object nor a boolean.");
+    return invalid_argument({"The schema at ", document_.path(node), " is neither an object nor a boolean."});
   ValueSet out = all();
   const json::Value* ref = schema.find("$ref");
   if (ref != nullptr && ref->is_string() && document_.draft() <= Draft::k7) {

@@ -30,9 +30,9 @@ class SchemaEvaluator : public SchemaSets {
   // The same values but strings.
   ConjId without_strings(ConjId id);
   // A sentence that names the keyword and the place.
-  Error refuse(uint32_t node, std::string_view keyword, std::string_view why) const;
+  Failure refuse(uint32_t node, std::string_view keyword, std::string_view why) const;
   // The same error as an invalid argument that names the place of a conjunction, unless it already names one.
-  Error locate(ConjId id, const Error& error) const;
+  Failure locate(ConjId id, const Error& error) const;
 
  private:
   using Handler = Status (SchemaEvaluator::*)(uint32_t node, ValueSet& out);
@@ -49,7 +49,7 @@ class SchemaEvaluator : public SchemaSets {
   Result<ValueSet> set_of_constant(uint32_t node, const json::Value& value);
   Status narrow(uint32_t node, std::string_view keyword, ValueSet& out, const ValueSet& by);
   // Adds the place to an error that has none.
-  Error at(uint32_t node, std::string_view keyword, const Error& error) const;
+  Failure at(uint32_t node, std::string_view keyword, const Error& error) const;
   const json::Value* find(uint32_t node, std::string_view keyword) const { return document_.value(node).find(keyword); }
   Result<std::optional<int64_t>> count_of(uint32_t node, std::string_view keyword) const;
   Result<std::optional<Decimal>> number_of(uint32_t node, std::string_view keyword) const;

@@ -160,7 +160,7 @@ Result<std::optional<Regex>> parsed(RegexStore& store, const Pattern& pattern) {
 }
 
 Result<std::optional<Regex>> optional_of(Result<Regex> regex) {
-  if (!regex.ok()) return regex.error();
+  if (!regex.ok()) return regex.failure();
   return std::optional<Regex>(*regex);
 }
 
@@ -184,7 +184,7 @@ Result<std::optional<Regex>> format_regex(RegexStore& store, std::string_view na
   if (name == "json-pointer") return parsed(store, kPointer);
   if (name == "relative-json-pointer") return parsed(store, "(?:0|[1-9][0-9]*)(?:#|" + kPointer + ")");
   if (name == "regex" || name == "idn-email" || name == "idn-hostname")
-    return unsupported("the format \"" + std::string(name) + "\" is not supported");
+    return unsupported({"the format \"", name, "\" is not supported"});
   return std::optional<Regex>();
 }
 

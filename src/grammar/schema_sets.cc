@@ -47,7 +47,7 @@ void append_new_names(std::vector<std::string>& out, const std::vector<std::stri
                [&](const std::string& name) { return !known.contains(name); });
 }
 
-Error too_many_shapes() {
+Failure too_many_shapes() {
   return unsupported("its combinations of cases are too many");
 }
 

@@ -74,8 +74,8 @@ class TagReader {
     Symbol rest;
   };
 
-  static Error wrong(const std::string& path, const std::string& what) {
-    return invalid_argument("The structural tag is wrong" + (path.empty() ? "" : " at " + path) + ": " + what + ".");
+  static Failure wrong(const std::string& path, const std::string& what) {
+    return invalid_argument({"The structural tag is wrong", (path.empty() ? "" : " at " + path), ": ", what, "."});
   }
 
   // Refuses fields that this type does not have: nothing that changes the meaning is ignored.

@@ -63,8 +63,8 @@ bool TextScanner::first_on_line() const {
   return true;
 }
 
-Error TextScanner::wrong_at(size_t pos, const std::string& what) const {
-  return invalid_argument("The grammar is wrong on line " + std::to_string(line_at(pos)) + ": " + what + ".");
+Failure TextScanner::wrong_at(size_t pos, std::string_view what) const {
+  return invalid_argument({"The grammar is wrong on line ", line_at(pos), ": ", what, "."});
 }
 
 std::string_view TextScanner::take_name(bool dots) {

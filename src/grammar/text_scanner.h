@@ -45,8 +45,8 @@ class TextScanner {
   // True if only blanks stand before the position on its line.
   bool first_on_line() const;
 
-  Error wrong(const std::string& what) const { return wrong_at(pos_, what); }
-  Error wrong_at(size_t pos, const std::string& what) const;
+  Failure wrong(std::string_view what) const { return wrong_at(pos_, what); }
+  Failure wrong_at(size_t pos, std::string_view what) const;
 
   // Letters, digits, '_' and '-', and also '.' if `dots`; empty if there is no name here. It does not begin with a
   // digit, '-' or '.'.

@@ -46,8 +46,8 @@ JsonOptions json_options(const Spec& spec) {
 
 Result<Symbol> add_schema(Grammar& grammar, const Spec& spec) {
   if (!spec.json.is_object() && !spec.json.is_bool()) {
-    return invalid_argument("The JSON Schema must be an object, not " + std::string(json::describe(spec.json.kind())) +
-                            ".");
+    return invalid_argument(
+        {"The JSON Schema must be an object, not ", std::string(json::describe(spec.json.kind())), "."});
   }
   if (deeper_than(spec.json, kMaxSchemaDepth)) {
     return invalid_argument(

@@ -100,7 +100,7 @@ Result<SharedTls> make_tls(const TlsFiles& files) {
 
 Status check(const ServerOptions& options) {
   if (options.port < 0 || options.port > 65535) {
-    return invalid_argument("--port " + std::to_string(options.port) + " is not a port: give 0 to 65535.");
+    return invalid_argument({"--port ", options.port, " is not a port: give 0 to 65535."});
   }
   if (options.uds.empty() && options.host.empty()) {
     return invalid_argument("--host is empty: give an address, or 0.0.0.0 for every interface.");
@@ -271,7 +271,7 @@ Status Server::Impl::listen_tcp() {
       resolver.resolve(options.host, std::to_string(options.port),
                        asio::ip::tcp::resolver::passive | asio::ip::tcp::resolver::numeric_service, error);
   if (error || found.empty()) {
-    return invalid_argument("--host '" + options.host + "' cannot be resolved: " + error.message() + ".");
+    return invalid_argument({"--host '", options.host, "' cannot be resolved: ", error.message(), "."});
   }
   std::vector<asio::ip::tcp::endpoint> endpoints;
   for (const auto& entry : found) {
@@ -292,8 +292,8 @@ Status Server::Impl::listen_tcp() {
     if (!error) acceptor.bind(endpoint, error);
     if (!error) acceptor.listen(kBacklog, error);
     if (error == asio::error::address_in_use) {
-      return unavailable("Port " + std::to_string(endpoint.port()) + " on " + endpoint.address().to_string() +
-                         " is in use by another program: stop it, or choose another --port.");
+      return unavailable({"Port ", endpoint.port(), " on ", endpoint.address().to_string(),
+                          " is in use by another program: stop it, or choose another --port."});
     }
     if (error) {
       trouble = "Cannot listen on " + describe(endpoint) + ": " + error.message() + ".";
@@ -318,17 +318,17 @@ Status Server::Impl::listen_tcp() {
 Status Server::Impl::listen_uds() {
   const std::string& path = state->options.uds;
   if (path.size() >= sizeof(sockaddr_un::sun_path)) {
-    return invalid_argument("--uds '" + path + "' is too long for a unix socket: at most " +
-                            std::to_string(sizeof(sockaddr_un::sun_path) - 1) + " bytes.");
+    return invalid_argument(
+        {"--uds '", path, "' is too long for a unix socket: at most ", sizeof(sockaddr_un::sun_path) - 1, " bytes."});
   }
   const asio::local::stream_protocol::endpoint endpoint(path);
   SystemError error;
   struct stat info {};
   if (stat(path.c_str(), &info) == 0) {
-    if (!S_ISSOCK(info.st_mode)) return invalid_argument("--uds '" + path + "' exists and is not a socket.");
+    if (!S_ISSOCK(info.st_mode)) return invalid_argument({"--uds '", path, "' exists and is not a socket."});
     asio::local::stream_protocol::socket other(workers[0]->io());
     other.connect(endpoint, error);
-    if (!error) return unavailable("--uds '" + path + "' is in use by another program.");
+    if (!error) return unavailable({"--uds '", path, "' is in use by another program."});
     unlink(path.c_str());  // left behind by a server that crashed
   }
   Acceptor acceptor(workers[0]->io());
@@ -336,7 +336,7 @@ Status Server::Impl::listen_uds() {
   acceptor.open(endpoint.protocol(), error);
   if (!error) acceptor.bind(endpoint, error);
   if (!error) acceptor.listen(kBacklog, error);
-  if (error) return unavailable("Cannot listen on --uds '" + path + "': " + error.message() + ".");
+  if (error) return unavailable({"Cannot listen on --uds '", path, "': ", error.message(), "."});
   acceptors.push_back(std::move(acceptor));
   url = "unix:" + path;
   return {};

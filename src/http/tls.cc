@@ -26,7 +26,7 @@ std::string openssl_reason() {
 Status check_readable(const std::string& path, const char* flag) {
   FILE* file = std::fopen(path.c_str(), "rb");
   if (file == nullptr) {
-    return invalid_argument(std::string(flag) + " '" + path + "' cannot be read: " + std::strerror(errno) + ".");
+    return invalid_argument({flag, " '", path, "' cannot be read: ", std::strerror(errno), "."});
   }
   std::fclose(file);
   return {};
@@ -63,25 +63,24 @@ Result<TlsContext> load_tls(const TlsFiles& files) {
   SSL_CTX_set_default_passwd_cb(context.get(), no_passphrase);
   SSL_CTX_set_alpn_select_cb(context.get(), choose_http11, nullptr);
   if (SSL_CTX_use_certificate_chain_file(context.get(), files.certfile.c_str()) != 1) {
-    return invalid_argument("--ssl-certfile '" + files.certfile + "' is not a PEM certificate: " + openssl_reason() +
-                            ".");
+    return invalid_argument(
+        {"--ssl-certfile '", files.certfile, "' is not a PEM certificate: ", openssl_reason(), "."});
   }
   if (SSL_CTX_use_PrivateKey_file(context.get(), keyfile.c_str(), SSL_FILETYPE_PEM) != 1) {
     const std::string reason = openssl_reason();
     if (reason.find("mismatch") != std::string::npos) {
-      return invalid_argument("--ssl-keyfile '" + keyfile + "' is not the key of --ssl-certfile '" + files.certfile +
-                              "'.");
+      return invalid_argument(
+          {"--ssl-keyfile '", keyfile, "' is not the key of --ssl-certfile '", files.certfile, "'."});
     }
-    return invalid_argument("--ssl-keyfile '" + keyfile + "' is not a PEM key without a passphrase: " + reason + ".");
+    return invalid_argument({"--ssl-keyfile '", keyfile, "' is not a PEM key without a passphrase: ", reason, "."});
   }
   if (SSL_CTX_check_private_key(context.get()) != 1) {
     ERR_clear_error();
-    return invalid_argument("--ssl-keyfile '" + keyfile + "' is not the key of --ssl-certfile '" + files.certfile +
-                            "'.");
+    return invalid_argument({"--ssl-keyfile '", keyfile, "' is not the key of --ssl-certfile '", files.certfile, "'."});
   }
   if (!files.ciphers.empty() && SSL_CTX_set_cipher_list(context.get(), files.ciphers.c_str()) != 1) {
     ERR_clear_error();
-    return invalid_argument("--ssl-ciphers '" + files.ciphers + "' names no cipher that OpenSSL knows.");
+    return invalid_argument({"--ssl-ciphers '", files.ciphers, "' names no cipher that OpenSSL knows."});
   }
   if (files.cert_reqs < 0 || files.cert_reqs > 2) {
     return invalid_argument("--ssl-cert-reqs must be 0 (none), 1 (optional) or 2 (required).");
@@ -89,8 +88,8 @@ Result<TlsContext> load_tls(const TlsFiles& files) {
   if (!files.ca_certs.empty()) {
     QUIRE_TRY(check_readable(files.ca_certs, "--ssl-ca-certs"));
     if (SSL_CTX_load_verify_locations(context.get(), files.ca_certs.c_str(), nullptr) != 1) {
-      return invalid_argument("--ssl-ca-certs '" + files.ca_certs + "' holds no PEM certificate: " + openssl_reason() +
-                              ".");
+      return invalid_argument(
+          {"--ssl-ca-certs '", files.ca_certs, "' holds no PEM certificate: ", openssl_reason(), "."});
     }
     SSL_CTX_set_client_CA_list(context.get(), SSL_load_client_CA_file(files.ca_certs.c_str()));
   } else if (files.cert_reqs != 0) {

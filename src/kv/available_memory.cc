@@ -106,13 +106,13 @@ void apply_control_groups(const fs::path& root, MemoryInfo& info) {
 Result<MemoryInfo> linux_memory(const fs::path& root) {
   const fs::path path = root / "proc/meminfo";
   const auto text = read_text(path);
-  if (!text) return unavailable("Memory: " + path.string() + " cannot be read; set --kv-cache-memory-bytes.");
+  if (!text) return unavailable({"Memory: ", path.string(), " cannot be read; set --kv-cache-memory-bytes."});
   const auto total = number_after(*text, "MemTotal:");
   const auto available = number_after(*text, "MemAvailable:");
   constexpr int64_t kMaxKib = int64_t{1} << 50;
   if (!total || !available || *total > kMaxKib || *available > kMaxKib) {
-    return unavailable("Memory: " + path.string() +
-                       " has no usable MemTotal and MemAvailable; set --kv-cache-memory-bytes.");
+    return unavailable(
+        {"Memory: ", path.string(), " has no usable MemTotal and MemAvailable; set --kv-cache-memory-bytes."});
   }
   MemoryInfo info{*total * 1024, *available * 1024};
   apply_control_groups(root, info);

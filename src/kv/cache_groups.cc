@@ -44,9 +44,8 @@ struct Type {
 
 Status check_number(int64_t layer, const char* what, int64_t value, int64_t least, int64_t most) {
   if (value >= least && value <= most) return {};
-  return invalid_argument("KV cache: " + std::string(what) + " of layer " + std::to_string(layer) + " is " +
-                          std::to_string(value) + "; it must be between " + std::to_string(least) + " and " +
-                          std::to_string(most) + ".");
+  return invalid_argument(
+      {"KV cache: ", what, " of layer ", layer, " is ", value, "; it must be between ", least, " and ", most, "."});
 }
 
 Status check_layer(std::span<const LayerCache> layers, size_t i) {
@@ -56,8 +55,8 @@ Status check_layer(std::span<const LayerCache> layers, size_t i) {
     QUIRE_TRY(check_number(number, "the layer whose pages are shared", layer.shared_with, 0, number - 1));
     const LayerCache& owner = layers[static_cast<size_t>(layer.shared_with)];
     if (owner.shared_with >= 0 || owner.kind == CacheKind::kFull || owner.kind == CacheKind::kWindow) return {};
-    return unsupported("KV cache: layer " + std::to_string(i) + " reads the pages of layer " +
-                       std::to_string(layer.shared_with) + ", which has no K and V.");
+    return unsupported(
+        {"KV cache: layer ", i, " reads the pages of layer ", layer.shared_with, ", which has no K and V."});
   }
   switch (layer.kind) {
     case CacheKind::kNone:
@@ -72,21 +71,19 @@ Status check_layer(std::span<const LayerCache> layers, size_t i) {
       QUIRE_TRY(check_number(number, "the head size of K", layer.head_dim, 1, 16384));
       return check_number(number, "the head size of V", layer.v_head_dim, 0, 16384);
   }
-  return unsupported("KV cache: layer " + std::to_string(i) + " has the cache kind " +
-                     std::to_string(static_cast<int>(layer.kind)) + ", which has no pages.");
+  return unsupported(
+      {"KV cache: layer ", i, " has the cache kind ", static_cast<int>(layer.kind), ", which has no pages."});
 }
 
 Status check_block_size(int64_t block_size, const std::string& flag) {
   if (block_size >= kBlockStep && block_size <= kMaxBlockSize && block_size % kBlockStep == 0) return {};
-  return invalid_argument("KV cache: " + flag + " is " + std::to_string(block_size) + "; it must be a multiple of " +
-                          std::to_string(kBlockStep) + " from " + std::to_string(kBlockStep) + " to " +
-                          std::to_string(kMaxBlockSize) + ".");
+  return invalid_argument({"KV cache: ", flag, " is ", block_size, "; it must be a multiple of ", kBlockStep, " from ",
+                           kBlockStep, " to ", kMaxBlockSize, "."});
 }
 
 Result<std::vector<Type>> find_types(std::span<const LayerCache> layers) {
   if (layers.size() > 4096) {
-    return invalid_argument("KV cache: the number of layers is " + std::to_string(layers.size()) +
-                            "; it must be between 1 and 4096.");
+    return invalid_argument({"KV cache: the number of layers is ", layers.size(), "; it must be between 1 and 4096."});
   }
   std::vector<Type> types;
   for (size_t i = 0; i < layers.size(); ++i) {
@@ -109,9 +106,9 @@ Result<int64_t> raised_block_size(int64_t block_size, int64_t state_bytes,
   while (raised <= kMaxBlockSize && bytes(raised) < state_bytes)
     raised += kStateAlignment;  // page sizes may be rounded
   if (raised <= kMaxBlockSize) return raised;
-  return unsupported("KV cache: a state of " + format_bytes(state_bytes) +
-                     " needs attention pages of more than 65536 tokens (" + format_bytes(step) +
-                     " hold 32); no page size fits both.");
+  return unsupported({"KV cache: a state of ", format_bytes(state_bytes),
+                      " needs attention pages of more than 65536 tokens (", format_bytes(step),
+                      " hold 32); no page size fits both."});
 }
 
 // Sets the block size and the bytes per slot of each type, and returns the size of a slot.
@@ -217,9 +214,9 @@ Result<CacheLayout> group_layers(std::span<const LayerCache> layers, DType dtype
     if (layers[i].shared_with >= 0) layout.layers[i] = layout.layers[static_cast<size_t>(layers[i].shared_with)];
   }
   if (layout.slot_bytes > kMaxPage / layout.slots) {
-    return invalid_argument("KV cache: a page of " + std::to_string(main_block_size(layout)) +
-                            " positions would have " + plural(layout.slots, "slot") + " of " +
-                            format_bytes(layout.slot_bytes) + "; lower --block-size.");
+    return invalid_argument({"KV cache: a page of ", main_block_size(layout), " positions would have ",
+                             plural(layout.slots, "slot"), " of ", format_bytes(layout.slot_bytes),
+                             "; lower --block-size."});
   }
   return layout;
 }

@@ -298,7 +298,7 @@ bool DiskStore::get(const PageName& name, std::span<std::byte> page) {
     if (!read_all(in.get(), header)) return corrupt("it is shorter than a header");
     QUIRE_ASSIGN(const Digest digest, check_page_header(header, name, page.size()));
     if (static_cast<size_t>(info.st_size) != size) {
-      return corrupt("it has " + std::to_string(info.st_size) + " bytes, not " + std::to_string(size));
+      return corrupt({"it has ", info.st_size, " bytes, not ", size});
     }
     if (!read_all(in.get(), page)) return corrupt("it cannot be read");
     if (digest_of(page) != digest) return corrupt("its checksum is wrong");

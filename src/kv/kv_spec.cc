@@ -71,15 +71,15 @@ Result<Chosen> choose(const KvDTypeChoice& choice) {
     }
     std::string names = "auto, fp8";
     for (const KvDTypeInfo& row : kKvDTypes) names += std::string(", ") + row.name;
-    return invalid_argument("--kv-cache-dtype: '" + std::string(choice.kv_cache_dtype) +
-                            "' is not an element type; the choices are " + names + ".");
+    return invalid_argument({"--kv-cache-dtype: '", std::string(choice.kv_cache_dtype),
+                             "' is not an element type; the choices are ", names, "."});
   }
   if (choice.dtype != "auto") {
     for (const DTypeName& row : kDTypeNames) {
       if (choice.dtype == row.name) return Chosen{row.type, "--dtype " + std::string(choice.dtype)};
     }
-    return invalid_argument("--dtype: '" + std::string(choice.dtype) +
-                            "' is not a type; the choices are auto, half, float16, bfloat16, float, float32.");
+    return invalid_argument({"--dtype: '", std::string(choice.dtype),
+                             "' is not a type; the choices are auto, half, float16, bfloat16, float, float32."});
   }
   if (choice.checkpoint && (!choice.quantised_file || choice.checkpoint == DType::kBF16)) {
     if (const auto type = from_storage(*choice.checkpoint)) return Chosen{*type, "the checkpoint's type"};
@@ -92,8 +92,8 @@ Result<Chosen> choose(const KvDTypeChoice& choice) {
 Result<KvDType> resolve_kv_dtype(const KvDTypeChoice& choice, std::span<const KvDType> supported) {
   QUIRE_ASSIGN(const Chosen chosen, choose(choice));
   if (std::ranges::find(supported, chosen.type) == supported.end()) {
-    return unsupported("The KV cache cannot hold " + std::string(name(chosen.type)) + " (from " + chosen.source +
-                       ") on this backend; set --kv-cache-dtype to one of " + join_names(supported) + ".");
+    return unsupported({"The KV cache cannot hold ", std::string(name(chosen.type)), " (from ", chosen.source,
+                        ") on this backend; set --kv-cache-dtype to one of ", join_names(supported), "."});
   }
   return chosen.type;
 }

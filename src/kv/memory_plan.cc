@@ -45,9 +45,7 @@ bool is_digit(char c) {
 }  // namespace
 
 Result<int64_t> parse_bytes(std::string_view text, std::string_view flag) {
-  const auto wrong = [&](const std::string& why) {
-    return invalid_argument(std::string(flag) + ": '" + std::string(text) + "' " + why);
-  };
+  const auto wrong = [&](const std::string& why) { return invalid_argument({flag, ": '", text, "' ", why}); };
   const std::string examples = "write for example 4GiB, 512M or 1.5g.";
   size_t pos = 0;
   int64_t whole = 0;
@@ -154,8 +152,7 @@ namespace {
 Status check_inputs(const MemoryInputs& in) {
   QUIRE_CHECK(in.layout.groups.empty() || in.layout.page_bytes() > 0);
   const auto out_of_range = [](const char* flag, int64_t value, int64_t least, int64_t most) {
-    return invalid_argument(std::string(flag) + ": " + std::to_string(value) + " is out of range; it must be between " +
-                            std::to_string(least) + " and " + std::to_string(most) + ".");
+    return invalid_argument({flag, ": ", value, " is out of range; it must be between ", least, " and ", most, "."});
   };
   constexpr int64_t kMaxLen = int64_t{1} << 31, kMaxSeqs = int64_t{1} << 20;
   if (in.max_model_len < 1 || in.max_model_len > kMaxLen) {
@@ -203,7 +200,7 @@ int64_t wanted_blocks(const MemoryInputs& in, std::optional<int64_t> room) {
   return std::min(all, budget(in, *room) / page);
 }
 
-Error too_small_for_one_request(const MemoryInputs& in, int64_t blocks, std::optional<int64_t> room) {
+Failure too_small_for_one_request(const MemoryInputs& in, int64_t blocks, std::optional<int64_t> room) {
   const int64_t page = in.layout.page_bytes();
   const int64_t longest = longest_request(in, std::max<int64_t>(0, blocks - 1));
   const int64_t need = pages_for(in, in.max_model_len) + 1;
@@ -234,10 +231,10 @@ Result<MemoryPlan> plan_memory(const MemoryInputs& in) {
   if (in.available_bytes > 0) {
     room = in.available_bytes - in.weights_bytes - in.engines * in.scratch_bytes;
     if (*room <= 0) {
-      return exhausted("Memory: the weights need " + format_bytes(in.weights_bytes) + " and a step needs " +
-                       format_bytes(in.engines * in.scratch_bytes) + " of scratch, but only " +
-                       format_bytes(in.available_bytes) +
-                       " are available; use a smaller or more quantised model, or lower --max-num-batched-tokens.");
+      return exhausted({"Memory: the weights need ", format_bytes(in.weights_bytes), " and a step needs ",
+                        format_bytes(in.engines * in.scratch_bytes), " of scratch, but only ",
+                        format_bytes(in.available_bytes),
+                        " are available; use a smaller or more quantised model, or lower --max-num-batched-tokens."});
     }
   }
   MemoryPlan plan;
@@ -264,11 +261,11 @@ Result<MemoryPlan> plan_memory(const MemoryInputs& in) {
   }
   if (blocks - 1 < pages_for(in, plan.max_model_len)) return too_small_for_one_request(in, blocks, room);
   if (__builtin_mul_overflow(blocks, page, &plan.kv_bytes) || (room && plan.kv_bytes > *room / in.engines)) {
-    return exhausted(
-        "KV cache: " + (in.engines > 1 ? std::to_string(in.engines) + " x " : "") + std::to_string(blocks) +
-        " pages of " + format_bytes(page) + " do not fit into the memory that weights and scratch leave (" +
-        format_bytes(room.value_or(std::numeric_limits<int64_t>::max())) + " of " + format_bytes(in.available_bytes) +
-        "); lower " + (in.num_gpu_blocks_override ? "--num-gpu-blocks-override." : "--kv-cache-memory-bytes."));
+    return exhausted({"KV cache: ", (in.engines > 1 ? std::to_string(in.engines) + " x " : ""), blocks, " pages of ",
+                      format_bytes(page), " do not fit into the memory that weights and scratch leave (",
+                      format_bytes(room.value_or(std::numeric_limits<int64_t>::max())), " of ",
+                      format_bytes(in.available_bytes), "); lower ",
+                      (in.num_gpu_blocks_override ? "--num-gpu-blocks-override." : "--kv-cache-memory-bytes.")});
   }
   plan.num_blocks = static_cast<int32_t>(blocks);
   plan.layout.num_pages = blocks;

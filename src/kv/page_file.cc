@@ -56,8 +56,7 @@ Result<Digest> check_page_header(const PageHeader& header, const PageName& name,
   std::memcpy(&fields, header.data(), sizeof fields);
   if (std::memcmp(fields.magic, kMagic, sizeof kMagic) != 0) return corrupt("it is not a page file");
   if (fields.version != kVersion) {
-    return corrupt("its format has the version " + std::to_string(fields.version) + ", not " +
-                   std::to_string(kVersion));
+    return corrupt({"its format has the version ", fields.version, ", not ", kVersion});
   }
   if (digest_of_fields(header) != Digest{fields.header_digest[0], fields.header_digest[1]} ||
       fields.header_bytes != kPageHeaderBytes) {
@@ -65,7 +64,7 @@ Result<Digest> check_page_header(const PageHeader& header, const PageName& name,
   }
   if (std::memcmp(fields.name, name.data(), name.size()) != 0) return corrupt("it holds another page");
   if (fields.page_bytes != page_bytes) {
-    return corrupt("its page has " + std::to_string(fields.page_bytes) + " bytes, not " + std::to_string(page_bytes));
+    return corrupt({"its page has ", fields.page_bytes, " bytes, not ", page_bytes});
   }
   return Digest{fields.page_digest[0], fields.page_digest[1]};
 }

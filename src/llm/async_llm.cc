@@ -122,21 +122,21 @@ AsyncLlm::Cost AsyncLlm::cost_of(const std::vector<engine::Request>& requests, c
 // Refuses what even an idle server could not accept.
 Status AsyncLlm::check_ever(const Cost& cost) const {
   if (cost.sequences > sampling::kMaxSequences) {
-    return invalid_field("n", "must be smaller: the request asks for " + std::to_string(cost.sequences) +
-                                  " sequences (prompts times n), and at most " +
-                                  std::to_string(sampling::kMaxSequences) + " are accepted.");
+    return invalid_field(
+        "n", {"must be smaller: the request asks for ", cost.sequences, " sequences (prompts times n), and at most ",
+              sampling::kMaxSequences, " are accepted."});
   }
   if (cost.bytes + cost.answer_bytes > options_.max_request_bytes) {
-    return invalid_argument("the request is too large: with " + std::to_string(cost.sequences) +
-                            " sequences it may hold " + std::to_string(cost.bytes + cost.answer_bytes) +
-                            " bytes, and all requests together may hold " + std::to_string(options_.max_request_bytes) +
-                            " (--max-request-bytes); lower n, max_tokens or logprobs, or stream the answer.");
+    return invalid_argument({"the request is too large: with ", cost.sequences, " sequences it may hold ",
+                             cost.bytes + cost.answer_bytes, " bytes, and all requests together may hold ",
+                             options_.max_request_bytes,
+                             " (--max-request-bytes); lower n, max_tokens or logprobs, or stream the answer."});
   }
   const int64_t seats = engine_.options().scheduler.max_num_seqs;
   if (options_.max_num_queued_reqs && cost.sequences > 1 && cost.sequences - seats > *options_.max_num_queued_reqs) {
-    return invalid_field("n", "must be smaller: the request asks for " + std::to_string(cost.sequences) +
-                                  " sequences (prompts times n), but " + std::to_string(seats) + " can run and " +
-                                  std::to_string(*options_.max_num_queued_reqs) + " can wait (--max-num-queued-reqs).");
+    return invalid_field(
+        "n", {"must be smaller: the request asks for ", cost.sequences, " sequences (prompts times n), but ", seats,
+              " can run and ", *options_.max_num_queued_reqs, " can wait (--max-num-queued-reqs)."});
   }
   return {};
 }
@@ -176,7 +176,7 @@ Status AsyncLlm::check_queue(const Cost& cost) const {
   const std::optional<Full> full = find_full(cost);
   if (!full) return {};
   if (options_.metrics != nullptr) options_.metrics->on_rejected(full->limit);
-  return exhausted(full->state + "; try again later");
+  return exhausted({full->state, "; try again later"});
 }
 
 bool AsyncLlm::has_room(const std::vector<engine::Request>& requests, const SubmitOptions& options) const {

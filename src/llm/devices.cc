@@ -26,25 +26,24 @@ int ranks_here(const Options& options) {
 
 Status check_gpus(const Options& options, const DeviceChoice& choice, const Backend& gpu) {
   if (options.engines > 1 && options.processes.group != nullptr) {
-    return invalid_argument("--data-parallel-size is " + std::to_string(options.engines) +
-                            ", but GPUs of several engines belong to one process: leave out mpirun, or start a server "
-                            "for each engine behind a router");
+    return invalid_argument({"--data-parallel-size is ", options.engines,
+                             ", but GPUs of several engines belong to one process: leave out mpirun, or start a server "
+                             "for each engine behind a router"});
   }
   const int ranks = ranks_here(options);
   if (ranks == 1 || !gpu.describe().starts_with("cuda")) return {};
   const auto named = static_cast<int>(choice.indices.size());
   const std::string what = std::to_string(ranks) + (options.ranks() == 1 ? " engines" : " ranks on this host");
   if (named > 0 && named < ranks) {
-    return invalid_argument("--device " + options.device + " names " + std::to_string(named) + " GPUs, but there are " +
-                            what + ": name one for each");
+    return invalid_argument(
+        {"--device ", options.device, " names ", named, " GPUs, but there are ", what, ": name one for each"});
   }
   QUIRE_ASSIGN(const int devices, gpu::count_cuda());
   if (named == 0 && devices < ranks) {
-    return invalid_argument("there are " + what + " (--tensor-parallel-size times --pipeline-parallel-size" +
-                            (options.engines > 1 ? " times --data-parallel-size" : "") + "), but " +
-                            std::to_string(devices) +
-                            " CUDA devices: lower one of the flags, name a GPU several times (--device cuda:0,0), or "
-                            "use --device cpu");
+    return invalid_argument({"there are ", what, " (--tensor-parallel-size times --pipeline-parallel-size",
+                             options.engines > 1 ? " times --data-parallel-size" : "", "), but ", devices,
+                             " CUDA devices: lower one of the flags, name a GPU several times (--device cuda:0,0), or "
+                             "use --device cpu"});
   }
   return {};
 }
@@ -65,7 +64,7 @@ Result<DeviceChoice> parse_device(const std::string& text) {
   out.kind = text.substr(0, colon);
   const bool known = std::find(std::begin(kDeviceKinds), std::end(kDeviceKinds), out.kind) != std::end(kDeviceKinds);
   const Error error = invalid_argument(
-      "--device is '" + text + "'; choose auto, cpu, cuda, metal or emulator, or name GPUs as in cuda:1 or cuda:0,1");
+      {"--device is '", text, "'; choose auto, cpu, cuda, metal or emulator, or name GPUs as in cuda:1 or cuda:0,1"});
   if (!known || (colon != std::string::npos && out.kind != "cuda")) return error;
   if (colon == std::string::npos) return out;
   const char* at = text.data() + colon + 1;

@@ -22,8 +22,8 @@ Options options_of_draft(const Options& options, const SpeculativeConfig& config
   return out;
 }
 
-Error about_draft(const Error& error) {
-  return {error.code, "--speculative-config: the draft model: " + error.message};
+Failure about_draft(const Error& error) {
+  return Error{error.code, "--speculative-config: the draft model: " + error.message};
 }
 
 // An EAGLE-3 layer sees the hidden states of its target, so the two must fit.
@@ -34,19 +34,19 @@ Result<std::optional<DraftModel>> open_eagle(const Options& options, const Specu
   model::AheadConfig& layer = files->config.ahead;
   const std::string name = "--speculative-config: '" + config.model + "' ";
   if (!layer.eagle)
-    return invalid_argument(name + "is no EAGLE-3 layer; for a whole model use the method \"draft_model\"");
+    return invalid_argument({name, "is no EAGLE-3 layer; for a whole model use the method \"draft_model\""});
   const model::DecoderConfig& own = files->config;
   if (own.hidden != target.config.hidden || own.vocab_size != target.config.vocab_size) {
-    return invalid_argument(name + "was made for another model: its hidden size is " + std::to_string(own.hidden) +
-                            " with " + std::to_string(own.vocab_size) + " tokens, and that of the model is " +
-                            std::to_string(target.config.hidden) + " with " + std::to_string(target.config.vocab_size));
+    return invalid_argument({name, "was made for another model: its hidden size is ", own.hidden, " with ",
+                             own.vocab_size, " tokens, and that of the model is ", target.config.hidden, " with ",
+                             target.config.vocab_size});
   }
   const int64_t layers = target.config.layers;
   if (layer.taps.empty()) layer.taps = {2, layers / 2, layers - 3};
   std::ranges::sort(layer.taps);
   if (layer.taps.front() < 0 || layer.taps.back() >= layers) {
-    return invalid_argument(name + "needs hidden states of layers that the model, which has " + std::to_string(layers) +
-                            ", does not have");
+    return invalid_argument(
+        {name, "needs hidden states of layers that the model, which has ", layers, ", does not have"});
   }
   return std::optional<DraftModel>({std::move(*files), true, target.config.max_position});
 }
@@ -67,19 +67,19 @@ Result<std::optional<DraftModel>> open_draft_model(const Options& options, const
   if (!files.ok()) return about_draft(files.error());
   const model::DecoderConfig& draft = files->config;
   if (draft.ahead.eagle) {
-    return invalid_argument("--speculative-config: '" + config.model +
-                            "' is an EAGLE-3 layer: the method is \"eagle3\"");
+    return invalid_argument(
+        {"--speculative-config: '", config.model, "' is an EAGLE-3 layer: the method is \"eagle3\""});
   }
   if (draft.vocab_size != target.config.vocab_size) {
-    return invalid_argument("--speculative-config: the draft model '" + config.model + "' has " +
-                            std::to_string(draft.vocab_size) + " tokens and the model has " +
-                            std::to_string(target.config.vocab_size) +
-                            "; a draft model must have the vocabulary of the model that it drafts for");
+    return invalid_argument({"--speculative-config: the draft model '", config.model, "' has ", draft.vocab_size,
+                             " tokens and the model has ", target.config.vocab_size,
+                             "; a draft model must have the vocabulary of the model that it drafts for"});
   }
   for (const kv::LayerCache& layer : model::cache_layers(draft)) {
     if (layer.kind != kv::CacheKind::kState) continue;
-    return unsupported("--speculative-config: the draft model '" + config.model +
-                       "' has recurrent states, which cannot take back rejected tokens; use one with attention alone");
+    return unsupported(
+        {"--speculative-config: the draft model '", config.model,
+         "' has recurrent states, which cannot take back rejected tokens; use one with attention alone"});
   }
   DraftModel out{std::move(*files), false, 0};
   out.max_length = out.files.config.max_position;
@@ -101,9 +101,8 @@ Status check_draft_tokens(const Options& options, const text::Tokenizer& target)
   int64_t differences = std::max(target.vocab_size(), other.vocab_size()) - size;
   for (int32_t id = 0; id < size; ++id) differences += target.piece(id) != other.piece(id) ? 1 : 0;
   if (differences * kMostDifferences <= size) return {};
-  return invalid_argument("--speculative-config: " + std::to_string(differences) + " tokens of the draft model '" +
-                          config.model +
-                          "' differ from those of the model; a draft model must have the same tokenizer");
+  return invalid_argument({"--speculative-config: ", differences, " tokens of the draft model '", config.model,
+                           "' differ from those of the model; a draft model must have the same tokenizer"});
 }
 
 }  // namespace quire::llm

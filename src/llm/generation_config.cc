@@ -60,7 +60,7 @@ Result<GenerationConfig> load_generation_config(const fs::path& folder, const Op
     }
     if (!status.ok()) return in_file(file, status.error());
   } else if (own_folder) {
-    return not_found("--generation-config: there is no '" + file.string() + "'");
+    return not_found({"--generation-config: there is no '", file.string(), "'"});
   }
   if (!options.override_generation_config.empty()) {
     auto config = json::parse(options.override_generation_config);

@@ -37,7 +37,7 @@ Status find_class_tokens(const text::Tokenizer* tokenizer, model::ModelFiles& fi
   for (const std::string& token : files.pooler.tokens) {
     const auto id = tokenizer == nullptr ? std::nullopt : tokenizer->id_of(token);
     if (!id || *id >= files.config.vocab_size) {
-      return invalid_argument("classifier_from_token names '" + token + "', which is no token of this model");
+      return invalid_argument({"classifier_from_token names '", token, "', which is no token of this model"});
     }
     files.pooler.token_ids.push_back(*id);
   }

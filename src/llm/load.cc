@@ -47,8 +47,7 @@ Status check_counts(const Options& options) {
       {"--long-prefill-token-threshold", options.long_prefill_token_threshold}};
   for (const auto& [flag, count] : counts) {
     if (count >= 0 && count <= kMaxLength) continue;
-    return invalid_argument(std::string(flag) + " is " + std::to_string(count) + "; it must be 0 (the default) to " +
-                            std::to_string(kMaxLength));
+    return invalid_argument({flag, " is ", count, "; it must be 0 (the default) to ", kMaxLength});
   }
   return {};
 }
@@ -81,9 +80,8 @@ Result<int64_t> context_length(const Options& options, const model::ModelFiles& 
   QUIRE_ASSIGN(const int64_t length, parse_length(options.max_model_len, "--max-model-len"));
   if (length > config.max_position) {
     if (env("QUIRE_ALLOW_LONG_MAX_MODEL_LEN").value_or("0") == "1") return length;
-    return invalid_argument("--max-model-len is " + std::to_string(length) + ", but the model was made for " +
-                            std::to_string(config.max_position) +
-                            " positions; set QUIRE_ALLOW_LONG_MAX_MODEL_LEN=1 to try all the same");
+    return invalid_argument({"--max-model-len is ", length, ", but the model was made for ", config.max_position,
+                             " positions; set QUIRE_ALLOW_LONG_MAX_MODEL_LEN=1 to try all the same"});
   }
   return length;
 }
@@ -96,20 +94,18 @@ Result<model::AdapterLimits> adapter_limits(const Options& options) {
   if (!options.enable_lora) return out;
   constexpr int64_t kMostSlots = 1024, kMostRank = 512;
   if (options.max_loras < 1 || options.max_loras > kMostSlots) {
-    return invalid_argument("--max-loras is " + std::to_string(options.max_loras) + "; it must be 1 to " +
-                            std::to_string(kMostSlots));
+    return invalid_argument({"--max-loras is ", options.max_loras, "; it must be 1 to ", kMostSlots});
   }
   if (options.max_lora_rank < 1 || options.max_lora_rank > kMostRank) {
-    return invalid_argument("--max-lora-rank is " + std::to_string(options.max_lora_rank) + "; it must be 1 to " +
-                            std::to_string(kMostRank));
+    return invalid_argument({"--max-lora-rank is ", options.max_lora_rank, "; it must be 1 to ", kMostRank});
   }
   if (options.max_cpu_loras && *options.max_cpu_loras < options.max_loras) {
-    return invalid_argument("--max-cpu-loras is " + std::to_string(*options.max_cpu_loras) +
-                            "; it must be at least --max-loras, which is " + std::to_string(options.max_loras));
+    return invalid_argument({"--max-cpu-loras is ", *options.max_cpu_loras,
+                             "; it must be at least --max-loras, which is ", options.max_loras});
   }
   auto dtype = model::parse_dtype(options.lora_dtype);
   if (!dtype.ok()) {
-    return invalid_argument("--lora-dtype is '" + options.lora_dtype + "'; choose auto, float32, float16 or bfloat16");
+    return invalid_argument({"--lora-dtype is '", options.lora_dtype, "'; choose auto, float32, float16 or bfloat16"});
   }
   out.slots = options.max_loras;
   out.max_rank = options.max_lora_rank;
@@ -150,10 +146,10 @@ Status check_weights_fit(const Options& options, const model::ModelFiles& files,
   if (needed <= static_cast<double>(available)) return {};
   const std::string where = backend.memory_bytes() > 0 ? " of memory on " + backend.describe() : " of memory";
   const double shown = std::min(needed, 9e18);
-  return exhausted("the weights of '" + options.model.string() + "'" +
-                   (resolved.draft ? " and its draft model need " : " need ") +
-                   kv::format_bytes(static_cast<int64_t>(shown)) + where + ", but " + kv::format_bytes(available) +
-                   " are free; choose a smaller model or a smaller weight type");
+  return exhausted({"the weights of '", options.model.string(), "'",
+                    (resolved.draft ? " and its draft model need " : " need "),
+                    kv::format_bytes(static_cast<int64_t>(shown)), where, ", but ", kv::format_bytes(available),
+                    " are free; choose a smaller model or a smaller weight type"});
 }
 
 SchedulerDefaults scheduler_defaults(const Backend& backend) {
@@ -178,8 +174,8 @@ Status check_utilization(const Options& options, const Backend& backend) {
   }
   const double share = *options.gpu_memory_utilization;
   if (share > 0 && share <= 1) return {};
-  return invalid_argument("--gpu-memory-utilization is " + std::to_string(share) +
-                          "; it must be above 0 and at most 1");
+  return invalid_argument(
+      {"--gpu-memory-utilization is ", std::to_string(share), "; it must be above 0 and at most 1"});
 }
 
 Status check_heads(const Options& options, const model::DecoderConfig& config, const Backend& backend) {
@@ -187,9 +183,8 @@ Status check_heads(const Options& options, const model::DecoderConfig& config, c
   for (const kv::LayerCache& layer : model::cache_layers(config)) {
     const int64_t head = std::max(layer.head_dim, layer.v_head_dim);
     if (most == 0 || head <= most) continue;
-    return unsupported("'" + options.model.string() + "' has attention heads of " + std::to_string(head) +
-                       " elements, but " + backend.describe() + " takes at most " + std::to_string(most) +
-                       "; use --device cpu");
+    return unsupported({"'", options.model.string(), "' has attention heads of ", head, " elements, but ",
+                        backend.describe(), " takes at most ", most, "; use --device cpu"});
   }
   return {};
 }
@@ -201,8 +196,8 @@ Result<std::unique_ptr<Backend>> open_backend(const Options& options, int part) 
     if (gpu.ok()) QUIRE_TRY(check_gpus(options, device, **gpu));
     if (gpu.ok()) return gpu;
     if (device.kind != "auto") {
-      return invalid_argument("--device " + options.device + ": " + gpu.error().message +
-                              " (quire devices lists what there is)");
+      return invalid_argument(
+          {"--device ", options.device, ": ", gpu.error().message, " (quire devices lists what there is)"});
     }
   }
   if (options.engines > 1) {
@@ -210,9 +205,8 @@ Result<std::unique_ptr<Backend>> open_backend(const Options& options, int part) 
     const int64_t ranks_here = cpu_share(options, 0).ranks / options.engines;
     if (options.engines * ranks_here > threads) {
       const std::string ranks = ranks_here > 1 ? " for each of its " + std::to_string(ranks_here) + " ranks" : "";
-      return invalid_argument("--data-parallel-size is " + std::to_string(options.engines) + ", but there are " +
-                              std::to_string(threads) + " threads, and each engine needs one" + ranks +
-                              ": lower it, or raise --threads");
+      return invalid_argument({"--data-parallel-size is ", options.engines, ", but there are ", threads,
+                               " threads, and each engine needs one", ranks, ": lower it, or raise --threads"});
     }
   }
   const HostShare share = cpu_share(options, part);
@@ -245,8 +239,8 @@ Result<size_t> reserve(const ResolvedOptions& resolved, const model::Model& mode
   sizes.staged_arrays = model::StepBatch::num_arrays(groups);
   auto reserved = backend.reserve(sizes);
   if (reserved.ok()) return reserved;
-  return exhausted("a step of " + std::to_string(sizes.tokens) + " tokens needs more scratch than the weights leave (" +
-                   reserved.error().message + "); lower --max-num-batched-tokens or --max-num-seqs");
+  return exhausted({"a step of ", sizes.tokens, " tokens needs more scratch than the weights leave (",
+                    reserved.error().message, "); lower --max-num-batched-tokens or --max-num-seqs"});
 }
 
 }  // namespace
@@ -267,8 +261,8 @@ Result<Options> with_own_adapters(Options options) {
 Result<int64_t> parse_length(const std::string& text, const char* flag) {
   const auto length = kv::parse_bytes(text, flag);
   if (length.ok() && *length >= 1 && *length <= kMaxLength) return *length;
-  return invalid_argument(std::string(flag) + " is '" + text + "'; it must be 1 to " + std::to_string(kMaxLength) +
-                          " tokens, such as 8192, 8k (8000) or 8K (8192)");
+  return invalid_argument(
+      {flag, " is '", text, "'; it must be 1 to ", kMaxLength, " tokens, such as 8192, 8k (8000) or 8K (8192)"});
 }
 
 Result<model::ModelFiles> open_files(const Options& options) {
@@ -284,12 +278,12 @@ Result<model::ModelFiles> open_files(const Options& options) {
     QUIRE_ASSIGN(model::ModelFiles files, model::open_model(options.model, load));
     const bool gguf = files.gguf != nullptr;
     if ((options.load_format == "gguf" && !gguf) || (options.load_format == "safetensors" && gguf)) {
-      return invalid_argument("--load-format is " + options.load_format + ", but '" + options.model.string() + "' is " +
-                              (gguf ? "a GGUF file" : "a safetensors folder"));
+      return invalid_argument({"--load-format is ", options.load_format, ", but '", options.model.string(), "' is ",
+                               (gguf ? "a GGUF file" : "a safetensors folder")});
     }
     return files;
   }
-  return invalid_argument("--load-format is '" + options.load_format + "'; choose auto, safetensors, gguf or dummy");
+  return invalid_argument({"--load-format is '", options.load_format, "'; choose auto, safetensors, gguf or dummy"});
 }
 
 Result<std::unique_ptr<Backend>> make_backend(const Options& options, int part) {
@@ -309,11 +303,11 @@ Result<RunnerChoice> choose_runner(const Options& options, const model::ModelFil
   }
   if (options.runner == "pooling") return RunnerChoice{.generates = false, .pools = true};
   if (options.runner != "generate") {
-    return invalid_argument("--runner is '" + options.runner + "'; choose auto, generate or pooling");
+    return invalid_argument({"--runner is '", options.runner, "'; choose auto, generate or pooling"});
   }
   if (!can_generate) {
-    return invalid_argument("--runner is generate, but " + files.config.architecture +
-                            " makes embeddings or scores; leave the flag out");
+    return invalid_argument(
+        {"--runner is generate, but ", files.config.architecture, " makes embeddings or scores; leave the flag out"});
   }
   return RunnerChoice{.generates = true, .pools = converts};
 }
@@ -425,15 +419,15 @@ Result<ResolvedOptions> resolve_options(const Options& options, const model::Mod
   scheduler.max_model_len = max_len;
   scheduler.long_prefill_token_threshold = encoder ? 0 : options.long_prefill_token_threshold;
   if (options.scheduling_policy != "fcfs" && options.scheduling_policy != "priority") {
-    return invalid_argument("--scheduling-policy is '" + options.scheduling_policy + "'; choose fcfs or priority");
+    return invalid_argument({"--scheduling-policy is '", options.scheduling_policy, "'; choose fcfs or priority"});
   }
   scheduler.policy = options.scheduling_policy == "priority" ? engine::Policy::kPriority : engine::Policy::kFcfs;
   out.engine.block_size = static_cast<int32_t>(kv::main_block_size(out.memory.layout));
   out.engine.prefix_caching = options.enable_prefix_caching && !encoder;
   if (const std::optional<int64_t> interval = options.prefix_cache_retention_interval) {
     if (*interval < 0) {
-      return invalid_argument("--prefix-cache-retention-interval is " + std::to_string(*interval) +
-                              "; it must be a number of tokens, or 0 for no checkpoints at intervals");
+      return invalid_argument({"--prefix-cache-retention-interval is ", *interval,
+                               "; it must be a number of tokens, or 0 for no checkpoints at intervals"});
     }
     out.engine.checkpoint_interval = *interval;
   }
@@ -464,9 +458,9 @@ namespace {
 
 Status check_size(const Options& options, const distributed::Group& all) {
   if (all.size() == options.ranks()) return {};
-  return invalid_argument("there are " + all.describe() + ", but --tensor-parallel-size times " +
-                          "--pipeline-parallel-size is " + std::to_string(options.ranks()) +
-                          "; start as many ranks as these flags say");
+  return invalid_argument({"there are ", all.describe(), ", but --tensor-parallel-size times ",
+                           "--pipeline-parallel-size is ", options.ranks(),
+                           "; start as many ranks as these flags say"});
 }
 
 }  // namespace
@@ -587,7 +581,7 @@ void name_pages(const Options& options, const model::ModelFiles& files, const Ba
   };
 }
 
-Error no_twin() {
+Failure no_twin() {
   return unsupported("--data-parallel-size: this model's weights cannot be shared between engines; use 1");
 }
 
@@ -627,7 +621,7 @@ Result<std::unique_ptr<engine::Engine>> add_twin_engine(const Options& options, 
     threads = std::make_shared<RankThreads>(options, index, *first);
     all = std::shared_ptr<distributed::Group>(threads, &threads->first());
   } else {
-    if (!backend.ok()) return backend.error();
+    if (!backend.ok()) return backend.failure();
     return make_twin_engine(std::move(*backend), rank, {}, nullptr, {}, leader);
   }
   QUIRE_TRY(agree(all.get(), backend.ok() ? Status() : Status(backend.error())));

@@ -148,7 +148,7 @@ Result<kv::OffloadOptions> offload_options(const Options& options, const Backend
   }
   const auto bytes_of = [](const std::string& text, const char* flag) -> Result<int64_t> {
     QUIRE_ASSIGN(const int64_t bytes, kv::parse_bytes(text, flag));
-    if (bytes < 1) return invalid_argument(std::string(flag) + " must be at least 1 byte");
+    if (bytes < 1) return invalid_argument({flag, " must be at least 1 byte"});
     return bytes;
   };
   if (!options.kv_offload_dir.empty()) {

@@ -58,9 +58,9 @@ Status ParallelLlm::check_engine(int64_t number) const {
   const auto count = static_cast<int64_t>(engines_.size());
   if (number >= 0 && number < count) return {};
   return invalid_field("X-data-parallel-rank",
-                       "is " + std::to_string(number) + ", but this model has " +
-                           (count > 1 ? std::to_string(count) + " engines: 0 to " + std::to_string(count - 1) + "."
-                                      : "one engine, which is 0."));
+                       {"is ", number, ", but this model has ",
+                        (count > 1 ? std::to_string(count) + " engines: 0 to " + std::to_string(count - 1) + "."
+                                   : "one engine, which is 0.")});
 }
 
 // The best engine that has room; if none has, the best one, which will say so.

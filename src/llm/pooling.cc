@@ -18,7 +18,7 @@ bool reads_all_rows(PoolTask task) {
   return task == PoolTask::kTokenEmbed || task == PoolTask::kTokenClassify || task == PoolTask::kEmbedTokenClassify;
 }
 
-Error no_tokenizer() {
+Failure no_tokenizer() {
   return unsupported("this model has no tokenizer, so it takes token ids only; give one with --tokenizer");
 }
 
@@ -98,15 +98,15 @@ Status Llm::check_task(PoolTask task) const {
     list += i == 0 ? "" : i + 1 == known.size() ? " and " : ", ";
     list += llm::name(known[i]);
   }
-  return unsupported("this model does not have the task " + std::string(llm::name(task)) + "; its tasks are " + list);
+  return unsupported({"this model does not have the task ", std::string(llm::name(task)), "; its tasks are ", list});
 }
 
 Result<ScoreKind> Llm::score_kind() const {
   if (!pools()) return check_task(PoolTask::kEmbed).error();
   const model::PoolerConfig& config = pooler().config();
   if (config.classifies && config.labels != 1) {
-    return invalid_argument("this model has " + std::to_string(config.labels) +
-                            " classes, but a score needs a model with one; ask for its classes (classify)");
+    return invalid_argument({"this model has ", config.labels,
+                             " classes, but a score needs a model with one; ask for its classes (classify)"});
   }
   if (config.classifies) return ScoreKind::kCross;
   return config.task == "token_embed" ? ScoreKind::kLate : ScoreKind::kCosine;

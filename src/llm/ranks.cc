@@ -30,14 +30,13 @@ Status check_ranks(const Options& options, const Backend& backend) {
                                                    {"--pipeline-parallel-size", options.pipeline_parallel_size}};
   for (const auto& [flag, size] : sizes) {
     if (size >= 1 && size <= kMostRanks) continue;
-    return invalid_argument(std::string(flag) + " is " + std::to_string(size) + "; it must be 1 to " +
-                            std::to_string(kMostRanks));
+    return invalid_argument({flag, " is ", size, "; it must be 1 to ", kMostRanks});
   }
   if (options.ranks() == 1) return {};
   const std::string several = "a model on " + std::to_string(options.ranks()) + " ranks ";
   if (backend.describe().starts_with("metal")) {
-    return unsupported(several + "runs on CPUs and on NVIDIA GPUs; use --device cpu, or leave out " +
-                       "--tensor-parallel-size and --pipeline-parallel-size");
+    return unsupported({several, "runs on CPUs and on NVIDIA GPUs; use --device cpu, or leave out ",
+                        "--tensor-parallel-size and --pipeline-parallel-size"});
   }
   return {};
 }
@@ -100,8 +99,8 @@ Status agree_on_sizes(distributed::Group* all, engine::EngineOptions& sizes) {
   for (const auto& [flag, own] : flags) {
     const int64_t least = smallest(all, own);
     if (own == least || !mine.ok()) continue;
-    mine = invalid_argument(std::string(flag) + " follows from the memory that is free, and would be " +
-                            std::to_string(own) + " here, but " + std::to_string(least) + " on another rank: set it");
+    mine = invalid_argument({flag, " follows from the memory that is free, and would be ", own, " here, but ", least,
+                             " on another rank: set it"});
   }
   return agree(all, mine);
 }
@@ -113,8 +112,9 @@ Status check_same_device(distributed::Group& all, const Backend& backend) {
   all.broadcast(std::as_writable_bytes(std::span(first)), 0);
   Status mine;
   if (own != first.data()) {
-    mine = invalid_argument("its device is " + own + ", but rank 0 has " + first.data() +
-                            "; bits depend on the kind of device, so choose equal ones (--device cuda:0,2 names them)");
+    mine =
+        invalid_argument({"its device is ", own, ", but rank 0 has ", first.data(),
+                          "; bits depend on the kind of device, so choose equal ones (--device cuda:0,2 names them)"});
   }
   return agree(&all, mine);
 }

@@ -18,8 +18,8 @@ using json::Value;
 using sampling::ParamInfo;
 using sampling::SamplingParams;
 
-Error wrong(const std::string& member, const char* wanted) {
-  return corrupt("the receipt's " + member + " is missing or is not " + wanted);
+Failure wrong(const std::string& member, const char* wanted) {
+  return corrupt({"the receipt's ", member, " is missing or is not ", wanted});
 }
 
 // The settings that choose among answers and not among tokens, or that only add to the reply.
@@ -302,13 +302,12 @@ json::Value Receipt::to_json() const {
 }
 
 Result<ReadReceipt> read_receipt(const json::Value& value) {
-  if (!value.is_object()) return corrupt("the receipt is " + std::string(json::describe(value.kind())));
+  if (!value.is_object()) return corrupt({"the receipt is ", std::string(json::describe(value.kind()))});
   int64_t version = 0;
   QUIRE_TRY(read_member(value, "version", version));
   constexpr auto kNewest = static_cast<int64_t>(sampling::kNewestDigests);
   if (version < 1 || version > kNewest) {
-    return unsupported("the receipt has version " + std::to_string(version) +
-                       ", and this program reads versions 1 to " + std::to_string(kNewest));
+    return unsupported({"the receipt has version ", version, ", and this program reads versions 1 to ", kNewest});
   }
   ReadReceipt out;
   Receipt& receipt = out.receipt;
@@ -332,8 +331,8 @@ Result<ReadReceipt> read_receipt(const json::Value& value) {
   QUIRE_TRY(read_member(value, "token_ids", receipt.tokens));
   QUIRE_TRY(read_rows(value, receipt.rows));
   if (receipt.tokens.empty() || receipt.tokens.size() != receipt.rows.size()) {
-    return corrupt("the receipt has " + std::to_string(receipt.tokens.size()) + " token_ids and the logits of " +
-                   std::to_string(receipt.rows.size()) + "; both must be the same and at least 1");
+    return corrupt({"the receipt has ", receipt.tokens.size(), " token_ids and the logits of ", receipt.rows.size(),
+                    "; both must be the same and at least 1"});
   }
   const Value* sampling = value.find("sampling");
   QUIRE_TRY(read_params(sampling == nullptr ? Value() : *sampling, receipt.params));

@@ -20,8 +20,8 @@ Result<model::AdapterPtr> adapter_of(const Llm& llm, const Origin& origin) {
   for (const model::AdapterPtr& adapter : llm.own_adapters()) {
     if (adapter->digest == origin.adapter) return adapter;
   }
-  return invalid_argument("it was made with an adapter that was not given here (digest " + origin.adapter +
-                          "); pass --lora FOLDER");
+  return invalid_argument(
+      {"it was made with an adapter that was not given here (digest ", origin.adapter, "); pass --lora FOLDER"});
 }
 
 // The request of a receipt. It runs as long as the answer was: that is enough to see that it ends there.

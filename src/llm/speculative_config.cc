@@ -64,9 +64,9 @@ Result<MethodName> read_method(const json::Value& config) {
     names.emplace_back(method.name);
   }
   return invalid_argument(
-      "the method '" + name + "' is not supported" + did_you_mean(name, names) +
-      "; use \"ngram\" or \"suffix\", which need no other model, \"draft_model\", \"eagle3\", or \"mtp\" for models "
-      "with layers for multi-token prediction");
+      {"the method '", name, "' is not supported", did_you_mean(name, names),
+       "; use \"ngram\" or \"suffix\", which need no other model, \"draft_model\", \"eagle3\", or \"mtp\" for models "
+       "with layers for multi-token prediction"});
 }
 
 Status check_fields(const json::Value& config, const MethodName& method) {
@@ -84,8 +84,8 @@ Status check_fields(const json::Value& config, const MethodName& method) {
     const std::string hint = other != std::end(kFields)
                                  ? std::string("; it belongs to the method \"") + other->method + "\""
                                  : did_you_mean(name, known);
-    return invalid_argument("the method \"" + std::string(method.name) + "\" has no field '" + name + "'" + hint +
-                            " (the fields are " + list + ")");
+    return invalid_argument({"the method \"", std::string(method.name), "\" has no field '", name, "'", hint,
+                             " (the fields are ", list, ")"});
   }
   return {};
 }
@@ -104,16 +104,15 @@ Status read_lookup(const json::Value& config, SpeculationOptions& out) {
   if (!has_min && has_max) out.prompt_lookup_min = out.prompt_lookup_max;
   if (!has_max && has_min) out.prompt_lookup_max = out.prompt_lookup_min;
   if (out.prompt_lookup_min <= out.prompt_lookup_max) return {};
-  return invalid_argument("prompt_lookup_min is " + std::to_string(out.prompt_lookup_min) +
-                          ", but it must not be greater than prompt_lookup_max, which is " +
-                          std::to_string(out.prompt_lookup_max));
+  return invalid_argument({"prompt_lookup_min is ", out.prompt_lookup_min,
+                           ", but it must not be greater than prompt_lookup_max, which is ", out.prompt_lookup_max});
 }
 
 // A number of a field that may be missing.
 Status read_number(const json::Value& config, const char* name, int64_t most, double& out) {
   QUIRE_ASSIGN(out, json::get_double_or(config, name, out));
   if (out >= 0 && out <= static_cast<double>(most)) return {};
-  return invalid_argument(std::string("'") + name + "' must be a number from 0 to " + std::to_string(most));
+  return invalid_argument({"'", name, "' must be a number from 0 to ", most});
 }
 
 Status read_suffix(const json::Value& config, engine::SuffixOptions& out) {
@@ -162,7 +161,7 @@ Result<SpeculativeConfig> parse_speculative_config(std::string_view text) {
   if (text.empty()) return SpeculativeConfig{};
   const auto config = json::parse(text);
   if (!config.ok() || !config->is_object()) {
-    return invalid_argument(std::string("--speculative-config must be a JSON object such as ") + kExample);
+    return invalid_argument({"--speculative-config must be a JSON object such as ", kExample});
   }
   auto parsed = read(*config);
   if (!parsed.ok()) return Error{parsed.error().code, "--speculative-config: " + parsed.error().message};

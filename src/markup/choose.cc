@@ -127,7 +127,7 @@ std::vector<std::string_view> names_of(std::span<const Row> rows) {
   return names;
 }
 
-Error unknown_parser(std::string_view flag, std::string_view name, const std::vector<std::string_view>& names) {
+Failure unknown_parser(std::string_view flag, std::string_view name, const std::vector<std::string_view>& names) {
   std::vector<std::string> known(names.begin(), names.end());
   std::string list;
   for (const std::string& one : known) list += (list.empty() ? "" : ", ") + one;

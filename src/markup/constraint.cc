@@ -78,9 +78,9 @@ Result<Value> parameter_value(const Schema& schema, const Types& types, const st
   if (!types.none() && !types.string) return Value(Object{{"type", "json_schema"}, {"json_schema", *schema.node}});
   if (types.none()) return any_text();
   if (!types.only_string()) {
-    return unsupported("The parameter " + path +
-                       " may be a string or something else, which cannot be constrained in the markup of this model: "
-                       "give it one type.");
+    return unsupported({"The parameter ", path,
+                        " may be a string or something else, which cannot be constrained in the markup of this model: "
+                        "give it one type."});
   }
   if (const Value* values = schema.node->find("enum"); values != nullptr && values->is_array()) {
     Array choices;
@@ -93,8 +93,8 @@ Result<Value> parameter_value(const Schema& schema, const Types& types, const st
         keyword == "examples") {
       continue;
     }
-    return unsupported("The keyword \"" + keyword + "\" of the parameter " + path +
-                       " cannot be constrained in the markup of this model.");
+    return unsupported({"The keyword \"", keyword, "\" of the parameter ", path,
+                        " cannot be constrained in the markup of this model."});
   }
   return any_text();
 }
@@ -184,7 +184,7 @@ Result<Array> call_tags(const ToolFormat& format, const ParseOptions& options, c
     }
   }
   if (tags.empty()) {
-    return invalid_field("tool_choice", "names the tool '" + options.named + "', which is not among the tools.");
+    return invalid_field("tool_choice", {"names the tool '", options.named, "', which is not among the tools."});
   }
   return tags;
 }

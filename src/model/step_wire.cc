@@ -115,8 +115,8 @@ Status read_step(std::span<const std::byte> from, const StepLimits& limits, Step
   uint32_t groups = 0;
   reader.read(&groups, sizeof groups);
   if (!reader.ok || groups != limits.groups) {
-    return corrupt("a step for " + std::to_string(groups) + " cache groups came to a rank with " +
-                   std::to_string(limits.groups) + "; do all ranks load the same model with the same options?");
+    return corrupt({"a step for ", groups, " cache groups came to a rank with ", limits.groups,
+                    "; do all ranks load the same model with the same options?"});
   }
   batch.groups.resize(groups);
   for_each_field(batch, adapters, [&]<typename Field>(Field& field) {

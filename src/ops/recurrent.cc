@@ -11,14 +11,12 @@ constexpr int64_t kMaxHeads = 1 << 16;
 
 Status in_range(const char* layer, const char* field, int64_t value, int64_t most) {
   if (value >= 1 && value <= most) return {};
-  return unsupported(std::string(layer) + ": " + field + " is " + std::to_string(value) + "; quire takes 1 to " +
-                     std::to_string(most));
+  return unsupported({layer, ": ", field, " is ", value, "; quire takes 1 to ", most});
 }
 
 Status multiple(const char* layer, const char* field, int64_t value, const char* of, int64_t divisor) {
   if (value % divisor == 0) return {};
-  return unsupported(std::string(layer) + ": " + field + " (" + std::to_string(value) + ") must be a multiple of " +
-                     of + " (" + std::to_string(divisor) + ")");
+  return unsupported({layer, ": ", field, " (", value, ") must be a multiple of ", of, " (", divisor, ")"});
 }
 
 void check_states(const StateSequences& s, const StateLayer& state, int64_t rows, int64_t state_bytes) {

@@ -91,7 +91,7 @@ Status check_value(const ParamInfo& info, T value) {
   const ParamRules& rules = info.rules;
   // NaN is out of every range.
   if ((rules.above_min ? x > rules.min : x >= rules.min) && x <= rules.max) return {};
-  return invalid_field(info.name, "must be " + range_text(info) + ", got " + number(value) + ".");
+  return invalid_field(info.name, {"must be ", range_text(info), ", got ", number(value), "."});
 }
 
 std::string describe_default(const ParamInfo& info) {

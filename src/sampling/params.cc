@@ -17,8 +17,8 @@ namespace {
 constexpr double kGreedyBelow = 1e-5;
 constexpr double kLeastTemperature = 0.01;
 
-Error out_of_range(std::string_view field, int64_t value, const std::string& range) {
-  return invalid_field(std::string(field), "must be " + range + ", got " + std::to_string(value) + ".");
+Failure out_of_range(std::string_view field, int64_t value, const std::string& range) {
+  return invalid_field(std::string(field), {"must be ", range, ", got ", value, "."});
 }
 
 Status check_numbers(const SamplingParams& p) {
@@ -36,9 +36,8 @@ Status check_logprobs(std::string_view field, const std::optional<int64_t>& valu
 
 Status check_id(std::string_view field, int32_t id, int64_t vocab_size) {
   if (id < 0 || (vocab_size > 0 && id >= vocab_size)) {
-    return invalid_field(std::string(field), "has the token id " + std::to_string(id) +
-                                                 ", which is not in the vocabulary (0 to " +
-                                                 (vocab_size > 0 ? std::to_string(vocab_size - 1) : "its size") + ").");
+    return invalid_field(std::string(field), {"has the token id ", id, ", which is not in the vocabulary (0 to ",
+                                              (vocab_size > 0 ? std::to_string(vocab_size - 1) : "its size"), ")."});
   }
   return {};
 }
@@ -46,7 +45,7 @@ Status check_id(std::string_view field, int32_t id, int64_t vocab_size) {
 Status check_ids(const SamplingParams& p, int64_t vocab_size) {
   for (const auto& [token, bias] : p.logit_bias) {
     QUIRE_TRY(check_id("logit_bias", token, vocab_size));
-    if (std::isnan(bias)) return invalid_field("logit_bias", "of token " + std::to_string(token) + " is not a number.");
+    if (std::isnan(bias)) return invalid_field("logit_bias", {"of token ", token, " is not a number."});
   }
   if (p.allowed_token_ids) {
     if (p.allowed_token_ids->empty()) return invalid_field("allowed_token_ids", "must not be empty.");
@@ -68,8 +67,7 @@ Status check_strings(std::string_view field, const SharedList<std::string>& stri
 }
 
 Status too_many(std::string_view field, size_t have, std::string_view what, size_t most) {
-  return invalid_field(std::string(field), "has " + std::to_string(have) + " " + std::string(what) + "; at most " +
-                                               std::to_string(most) + " are accepted.");
+  return invalid_field(std::string(field), {"has ", have, " ", what, "; at most ", most, " are accepted."});
 }
 
 Status check_sizes(const SamplingParams& p, int64_t vocab_size) {
@@ -118,8 +116,7 @@ Status SamplingParams::validate(const ParamLimits& limits) {
   QUIRE_TRY(check_strings("bad_words", bad_words));
   normalise(*this);
   if (greedy() && n > 1) {
-    return invalid_field(
-        "n", "must be 1 when temperature is 0, got " + std::to_string(n) + ": all answers would be the same.");
+    return invalid_field("n", {"must be 1 when temperature is 0, got ", n, ": all answers would be the same."});
   }
   return {};
 }

@@ -161,7 +161,7 @@ std::vector<TokenLogprob> logprobs_of(std::span<const float> row, float max, int
 
 }  // namespace
 
-Error broken_row(int faults) {
+Failure broken_row(int faults) {
   if ((faults & kSampleNan) != 0) {
     return Error{ErrorCode::kInternal,
                  "Sampling: the model gave NaN for a logit of this request; its weights may be damaged, or --dtype too "

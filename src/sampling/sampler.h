@@ -114,7 +114,7 @@ Result<SampleResult> sample_row(std::span<const float> logits, const SamplingPar
                                 std::span<const uint32_t> grammar_mask = {});
 
 // The error for a request whose row has no token; `faults` has bits of SampleFault (ops/sampling.h).
-Error broken_row(int faults);
+Failure broken_row(int faults);
 
 // Logprobs of an unprocessed row: `token` first, then the top n in order; n = -1: all tokens.
 Result<std::vector<TokenLogprob>> row_logprobs(std::span<const float> logits, int32_t token, int64_t n,

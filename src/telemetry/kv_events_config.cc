@@ -20,7 +20,7 @@ Result<KvEventsConfig> read(const json::Value& config) {
                                                    "max_queue_size",         "topic"};
   for (const auto& [name, value] : config.as_object()) {
     if (std::ranges::find(kFields, name) == kFields.end()) {
-      return invalid_argument("there is no field '" + name + "'" + did_you_mean(name, kFields));
+      return invalid_argument({"there is no field '", name, "'", did_you_mean(name, kFields)});
     }
   }
   KvEventsConfig out;
@@ -42,7 +42,7 @@ Result<KvEventsConfig> read(const json::Value& config) {
   std::string publisher = "zmq";
   QUIRE_TRY(text("publisher", publisher));
   if (publisher != "zmq" && publisher != "null") {
-    return invalid_argument("publisher is '" + publisher + "', but it must be \"zmq\" or \"null\"");
+    return invalid_argument({"publisher is '", publisher, "', but it must be \"zmq\" or \"null\""});
   }
   out.enabled = out.enabled && publisher == "zmq";
   QUIRE_TRY(text("endpoint", out.endpoint));
@@ -69,9 +69,8 @@ Result<std::string> endpoint_of_engine(const std::string& endpoint, int64_t rank
   if (!number || port == 0) return endpoint;  // any free port
   constexpr int64_t kLastPort = 65535;
   if (port + rank > kLastPort) {
-    return invalid_argument("--kv-events-config: engine " + std::to_string(rank) + " would publish at port " +
-                            std::to_string(port + rank) + ", but the last one is " + std::to_string(kLastPort) + ": '" +
-                            endpoint + "' needs a lower port");
+    return invalid_argument({"--kv-events-config: engine ", rank, " would publish at port ", port + rank,
+                             ", but the last one is ", kLastPort, ": '", endpoint, "' needs a lower port"});
   }
   return endpoint.substr(0, colon + 1) + std::to_string(port + rank);
 }

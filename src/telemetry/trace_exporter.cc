@@ -71,7 +71,7 @@ Result<Attributes> read_pairs(const char* variable) {
     const std::string value = equal == std::string::npos ? "" : percent_decoded(stripped(item.substr(equal + 1)));
     const bool plain = std::ranges::none_of(name + value, [](unsigned char c) { return c < 0x20 || c == 0x7f; });
     if (equal == std::string::npos || name.empty() || !plain) {
-      return invalid_argument(std::string(variable) + " must be a list such as name=value,name=value");
+      return invalid_argument({variable, " must be a list such as name=value,name=value"});
     }
     out.emplace_back(name, value);
   }
@@ -84,8 +84,8 @@ Result<double> read_number(const char* variable, double fallback, double most) {
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
   if (*end != '\0' || !(value >= 1) || value > most) {
-    return invalid_argument(std::string(variable) + " is '" + text + "', but it must be a number from 1 to " +
-                            std::to_string(static_cast<int64_t>(most)));
+    return invalid_argument(
+        {variable, " is '", text, "', but it must be a number from 1 to ", static_cast<int64_t>(most)});
   }
   return value;
 }
@@ -95,9 +95,9 @@ Status check_protocol() {
     const std::string protocol = env(variable).value_or("");
     if (protocol.empty()) continue;
     if (protocol == "http/protobuf") return {};
-    return invalid_argument(std::string(variable) + " is '" + protocol +
-                            "', but quire sends traces as http/protobuf only; every collector takes that, usually on "
-                            "port 4318");
+    return invalid_argument({variable, " is '", protocol,
+                             "', but quire sends traces as http/protobuf only; every collector takes that, usually on "
+                             "port 4318"});
   }
   return {};
 }
@@ -159,8 +159,8 @@ Result<TraceOptions> trace_options(const std::string& endpoint, const std::strin
   const size_t scheme = endpoint.find("://");
   const std::string protocol = endpoint.substr(0, scheme == std::string::npos ? 0 : scheme);
   if ((protocol != "http" && protocol != "https") || endpoint.size() == scheme + 3) {
-    return invalid_argument("--otlp-traces-endpoint is '" + endpoint +
-                            "'; it must be an address such as http://127.0.0.1:4318/v1/traces (OTLP over HTTP)");
+    return invalid_argument({"--otlp-traces-endpoint is '", endpoint,
+                             "'; it must be an address such as http://127.0.0.1:4318/v1/traces (OTLP over HTTP)"});
   }
   out.url = endpoint;
   const size_t path = endpoint.find('/', scheme + 3);

@@ -36,8 +36,8 @@ Result<std::shared_ptr<const Zmq>> Zmq::load() {
   const std::string path = env("QUIRE_LIBZMQ").value_or(kLibrary);
   SharedLibrary library(path);
   if (!library) {
-    return unavailable("KV events need ZeroMQ's library, but " + path +
-                       " cannot be loaded: install the package libzmq5 (Homebrew: zeromq)");
+    return unavailable({"KV events need ZeroMQ's library, but ", path,
+                        " cannot be loaded: install the package libzmq5 (Homebrew: zeromq)"});
   }
   const std::shared_ptr<Zmq> out(new Zmq(std::move(library)));
   const SharedLibrary& from = out->library_;
@@ -49,7 +49,7 @@ Result<std::shared_ptr<const Zmq>> Zmq::load() {
                         find(from, "zmq_send", api.send) && find(from, "zmq_recv", api.recv) &&
                         find(from, "zmq_poll", api.poll) && find(from, "zmq_errno", api.last_errno) &&
                         find(from, "zmq_strerror", api.strerror);
-  if (!complete) return unavailable(path + " is not ZeroMQ's library of version 4: install the package libzmq5");
+  if (!complete) return unavailable({path, " is not ZeroMQ's library of version 4: install the package libzmq5"});
   out->context_ = api.ctx_new();
   QUIRE_CHECK(out->context_ != nullptr, "ZeroMQ has no context");
   return std::shared_ptr<const Zmq>(out);
@@ -81,13 +81,13 @@ void ZmqSocket::allow_ipv6(const std::string& endpoint) {
 Status ZmqSocket::bind(const std::string& endpoint) {
   allow_ipv6(endpoint);
   if (zmq_->api().bind(handle_, endpoint.c_str()) == 0) return {};
-  return invalid_argument("cannot listen on '" + endpoint + "': " + zmq_->error());
+  return invalid_argument({"cannot listen on '", endpoint, "': ", zmq_->error()});
 }
 
 Status ZmqSocket::connect(const std::string& endpoint) {
   allow_ipv6(endpoint);
   if (zmq_->api().connect(handle_, endpoint.c_str()) == 0) return {};
-  return invalid_argument("cannot connect to '" + endpoint + "': " + zmq_->error());
+  return invalid_argument({"cannot connect to '", endpoint, "': ", zmq_->error()});
 }
 
 std::string ZmqSocket::endpoint() const {

@@ -27,7 +27,7 @@ Status read_flag(const weights::GgufMetadata& metadata, const char* key, std::op
 Status read_lists(const weights::GgufMetadata& metadata, GgufVocab& vocab) {
   QUIRE_ASSIGN(const auto tokens, metadata.get_strings("tokenizer.ggml.tokens"));
   if (static_cast<int64_t>(tokens.size()) > kMaxTokens) {
-    return corrupt(metadata.file() + ": tokenizer.ggml.tokens has more than 2^24 tokens");
+    return corrupt({metadata.file(), ": tokenizer.ggml.tokens has more than 2^24 tokens"});
   }
   vocab.tokens.assign(tokens.begin(), tokens.end());
   if (metadata.contains("tokenizer.ggml.scores")) {

@@ -140,8 +140,8 @@ Result<GgufPre> make_gguf_pre(std::string_view name) {
       std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) { return names_contain(r.names, name); });
   if (row == std::end(kRows)) {
     return unsupported(
-        "tokenizer.ggml.pre is \"" + std::string(name) +
-        "\", a pre-tokenizer that quire does not support; use the model's Hugging Face folder, or a newer quire");
+        {"tokenizer.ggml.pre is \"", name,
+         "\", a pre-tokenizer that quire does not support; use the model's Hugging Face folder, or a newer quire"});
   }
   GgufPre pre;
   for (const char* step : row->steps) {

@@ -20,12 +20,12 @@ using PartsResult = Result<std::unique_ptr<TokenizerParts>>;
 Status check(GgufVocab& vocab) {
   if (vocab.tokens.empty()) return corrupt("tokenizer.ggml.tokens is empty");
   if (!vocab.token_types.empty() && vocab.token_types.size() != vocab.tokens.size()) {
-    return corrupt("tokenizer.ggml.token_type has " + std::to_string(vocab.token_types.size()) + " entries for " +
-                   std::to_string(vocab.tokens.size()) + " tokens");
+    return corrupt(
+        {"tokenizer.ggml.token_type has ", vocab.token_types.size(), " entries for ", vocab.tokens.size(), " tokens"});
   }
   if (!vocab.scores.empty() && vocab.scores.size() != vocab.tokens.size()) {
-    return corrupt("tokenizer.ggml.scores has " + std::to_string(vocab.scores.size()) + " entries for " +
-                   std::to_string(vocab.tokens.size()) + " tokens");
+    return corrupt(
+        {"tokenizer.ggml.scores has ", vocab.scores.size(), " entries for ", vocab.tokens.size(), " tokens"});
   }
   vocab.token_types.resize(vocab.tokens.size(), kNormal);
   vocab.scores.resize(vocab.tokens.size(), 0.0f);
@@ -73,7 +73,7 @@ Result<MergeMap> merges_of(const GgufVocab& vocab, const PieceMap& pieces) {
     std::string_view left;
     std::string_view right;
     if (!merge_sides(vocab.merges[i], left, right)) {
-      return corrupt("tokenizer.ggml.merges[" + std::to_string(i) + "] is not two tokens");
+      return corrupt({"tokenizer.ggml.merges[", i, "] is not two tokens"});
     }
     joined.assign(left).append(right);
     const int32_t a = pieces.find(left);
@@ -240,8 +240,8 @@ PartsResult read(GgufVocab& vocab) {
   if (vocab.model == "gemma4") return from_gemma4(vocab);
   if (vocab.model == "t5") return from_t5(vocab);
   if (vocab.model == "bert") return from_bert(vocab);
-  return unsupported("tokenizer.ggml.model is \"" + vocab.model +
-                     "\"; quire supports gpt2, llama, gemma4, t5 and bert");
+  return unsupported(
+      {"tokenizer.ggml.model is \"", vocab.model, "\"; quire supports gpt2, llama, gemma4, t5 and bert"});
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ Status add_listed_tokens(const json::Value& config, TokenizerParts& parts) {
     int32_t id = -1;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
     if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= (1 << 24)) {
-      return corrupt("added_tokens_decoder has the key \"" + key + "\", which is not a token id");
+      return corrupt({"added_tokens_decoder has the key \"", key, "\", which is not a token id"});
     }
     if (parts.added.by_id(id) != nullptr) continue;
     AddedToken token;
@@ -94,8 +94,8 @@ Result<json::Value> read_config(const fs::path& file) {
   if (!fs::exists(file)) return json::Value();
   QUIRE_ASSIGN(const std::string text, read_file(file));
   auto config = json::parse(text);
-  if (!config.ok()) return corrupt(file.string() + ": " + config.error().message);
-  if (!config->is_object()) return corrupt(file.string() + ": the file must be a JSON object");
+  if (!config.ok()) return corrupt({file.string(), ": ", config.error().message});
+  if (!config->is_object()) return corrupt({file.string(), ": the file must be a JSON object"});
   return config;
 }
 
@@ -145,13 +145,13 @@ bool looks_like_json(std::string_view bytes) {
 PartsResult read_any(const fs::path& file, const json::Value& config) {
   QUIRE_ASSIGN(const std::string bytes, read_file(file));
   const std::string name = file.string();
-  if (const std::string known = guess(bytes); !known.empty()) return corrupt(name + ": " + known);
+  if (const std::string known = guess(bytes); !known.empty()) return corrupt({name, ": ", known});
   if (looks_like_tiktoken(bytes)) return read_tiktoken(bytes, config, name);
   if (file.filename() == "tekken.json") return read_tekken(bytes, name);
   if (file.extension() == ".json" || looks_like_json(bytes)) return read_tokenizer_json(bytes, name);
   if (file.extension() == ".tiktoken" || file.filename() == "tiktoken.model") {
-    return corrupt(name +
-                   ": the first line is not a token in base64 and its rank, as in a tiktoken file; download it again");
+    return corrupt(
+        {name, ": the first line is not a token in base64 and its rank, as in a tiktoken file; download it again"});
   }
   auto parts = read_sentencepiece(bytes, name);
   if (parts.ok() || parts.error().code != ErrorCode::kCorrupt) return parts;
@@ -184,9 +184,9 @@ Result<TokenizerPtr> load_tokenizer(const fs::path& folder) {
   const fs::path file = tokenizer_file(folder);
   if (file.empty()) {
     return not_found(
-        folder.string() +
-        " has no tokenizer.json, tokenizer.model, tekken.json or .tiktoken file; download one of them with "
-        "the model");
+        {folder.string(),
+         " has no tokenizer.json, tokenizer.model, tekken.json or .tiktoken file; download one of them with "
+         "the model"});
   }
   const fs::path config_file = folder / "tokenizer_config.json";
   QUIRE_ASSIGN(const json::Value config, read_config(config_file));

@@ -261,7 +261,7 @@ Result<NormalizerPtr> read_normalizer(const json::Value* section, int depth) {
     if (!decode_base64(base64, bytes)) return corrupt("normalizer.precompiled_charsmap is not base64");
     return make_precompiled(std::move(bytes));
   }
-  return unsupported("normalizer has the type \"" + type + "\", which quire does not support");
+  return unsupported({"normalizer has the type \"", type, "\", which quire does not support"});
 }
 
 }  // namespace

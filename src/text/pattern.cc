@@ -11,11 +11,11 @@ Result<Pattern> Pattern::from_json(const json::Value* value, std::string_view fi
     if (content.is_string() && name == "String") return Pattern(content.as_string());
     if (content.is_string() && name == "Regex") {
       auto regex = Regex::compile(content.as_string());
-      if (!regex.ok()) return unsupported(std::string(field) + ": " + regex.error().message);
+      if (!regex.ok()) return unsupported({field, ": ", regex.error().message});
       return Pattern(std::move(regex).value());
     }
   }
-  return corrupt(std::string(field) + " must be {\"String\": ...} or {\"Regex\": ...}");
+  return corrupt({field, " must be {\"String\": ...} or {\"Regex\": ...}"});
 }
 
 void Pattern::find_all(std::string_view text, std::vector<Regex::Span>& out) const {
@@ -51,7 +51,7 @@ Result<SplitBehavior> split_behavior(std::string_view name) {
   if (name == "MergedWithPrevious") return SplitBehavior::kMergedWithPrevious;
   if (name == "MergedWithNext") return SplitBehavior::kMergedWithNext;
   if (name == "Contiguous") return SplitBehavior::kContiguous;
-  return unsupported("behavior \"" + std::string(name) + "\" is unknown");
+  return unsupported({"behavior \"", name, "\" is unknown"});
 }
 
 namespace {

@@ -12,12 +12,12 @@ Result<std::vector<int32_t>> special_token_ids(const json::Value& section, const
   const json::Value* entry = table == nullptr ? nullptr : table->find(name);
   const json::Value* ids = entry == nullptr ? nullptr : entry->find("ids");
   if (ids == nullptr || !ids->is_array()) {
-    return corrupt("post_processor.special_tokens has no ids for \"" + name + "\"");
+    return corrupt({"post_processor.special_tokens has no ids for \"", name, "\""});
   }
   std::vector<int32_t> out;
   for (const json::Value& id : ids->as_array()) {
     if (!id.is_int() || id.as_int() < 0 || id.as_int() > 0x7fffffff) {
-      return corrupt("post_processor.special_tokens has an id for \"" + name + "\" that is not a token id");
+      return corrupt({"post_processor.special_tokens has an id for \"", name, "\" that is not a token id"});
     }
     out.push_back(static_cast<int32_t>(id.as_int()));
   }
@@ -79,10 +79,10 @@ Result<PostProcessor> read_template(const json::Value& section) {
 Result<int32_t> token_pair(const json::Value& section, const char* field) {
   const json::Value* pair = section.find(field);
   if (pair == nullptr || !pair->is_array() || pair->as_array().size() != 2 || !pair->as_array()[1].is_int()) {
-    return corrupt(std::string("post_processor.") + field + " must be [token, id]");
+    return corrupt({"post_processor.", field, " must be [token, id]"});
   }
   const int64_t id = pair->as_array()[1].as_int();
-  if (id < 0 || id > 0x7fffffff) return corrupt(std::string("post_processor.") + field + " has no token id");
+  if (id < 0 || id > 0x7fffffff) return corrupt({"post_processor.", field, " has no token id"});
   return static_cast<int32_t>(id);
 }
 
@@ -122,7 +122,7 @@ Result<PostProcessor> read_post_processor(const json::Value* section, int depth)
     }
     return out;
   }
-  return unsupported("post_processor has the type \"" + type + "\", which quire does not support");
+  return unsupported({"post_processor has the type \"", type, "\", which quire does not support"});
 }
 
 }  // namespace

@@ -290,7 +290,7 @@ Status Reader::read_split(const json::Value& section) {
   const json::Value* regex = pattern == nullptr ? nullptr : pattern->find("Regex");
   if (regex != nullptr && regex->is_string()) {
     auto split = make_split(regex->as_string(), behavior, invert);
-    if (!split.ok()) return unsupported("pre_tokenizer.pattern: " + split.error().message);
+    if (!split.ok()) return unsupported({"pre_tokenizer.pattern: ", split.error().message});
     add(std::move(split).value());
     return {};
   }
@@ -311,7 +311,7 @@ Status Reader::read_metaspace(const json::Value& section) {
   } else if (name == "never" || !prefix) {
     scheme = PrependScheme::kNever;
   } else if (name != "always") {
-    return unsupported("pre_tokenizer.prepend_scheme \"" + name + "\" is unknown");
+    return unsupported({"pre_tokenizer.prepend_scheme \"", name, "\" is unknown"});
   }
   add(make_metaspace(std::move(mark), scheme, split));
   return {};
@@ -353,7 +353,7 @@ Status Reader::read(const json::Value& section, int depth) {
     QUIRE_ASSIGN(const int64_t length, json::get_int_or(section, "length", 5, 1, 1 << 30));
     return add(std::make_unique<FixedLength>(static_cast<size_t>(length))), Status();
   }
-  return unsupported("pre_tokenizer has the type \"" + type + "\", which quire does not support");
+  return unsupported({"pre_tokenizer has the type \"", type, "\", which quire does not support"});
 }
 
 }  // namespace

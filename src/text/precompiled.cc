@@ -120,8 +120,7 @@ Result<NormalizerPtr> make_precompiled(std::string charsmap) {
   if (charsmap.size() < sizeof size) return corrupt("the precompiled charsmap is shorter than its header");
   std::memcpy(&size, charsmap.data(), sizeof size);
   if (size % 4 != 0 || size > charsmap.size() - sizeof size) {
-    return corrupt("the precompiled charsmap declares a trie of " + std::to_string(size) +
-                   " bytes, which is impossible");
+    return corrupt({"the precompiled charsmap declares a trie of ", size, " bytes, which is impossible"});
   }
   std::vector<uint32_t> units(size / 4);
   std::memcpy(units.data(), charsmap.data() + sizeof size, size);

@@ -212,8 +212,7 @@ Result<Regex> Regex::compile(std::string_view pattern, Mode mode) {
   if (compiled->code == nullptr) {
     PCRE2_UCHAR message[128] = {};
     pcre2_get_error_message(code, message, sizeof message);
-    return unsupported(std::string("the regular expression does not compile: ") +
-                       reinterpret_cast<const char*>(message));
+    return unsupported({"the regular expression does not compile: ", reinterpret_cast<const char*>(message)});
   }
   pcre2_jit_compile(compiled->code.get(), PCRE2_JIT_COMPLETE);  // without a JIT, the interpreter finds the same matches
   if (by_class) {

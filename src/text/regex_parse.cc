@@ -75,8 +75,8 @@ class Parser {
     pos_ += ascii.size();
     return true;
   }
-  Error fail(std::string what) const {
-    return unsupported("the regular expression has " + std::move(what) + " at character " + std::to_string(pos_));
+  Failure fail(std::string what) const {
+    return unsupported({"the regular expression has ", std::move(what), " at character ", pos_});
   }
 
   Result<RegexNode> parse_alternatives(int depth) {

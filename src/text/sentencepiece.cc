@@ -109,7 +109,7 @@ Status read_piece(std::string_view bytes, Proto& proto) {
     if (field.number == 2) score = field.as_float();
     if (field.number == 3) type = static_cast<int>(std::min<uint64_t>(field.integer, 7));
   }
-  if (message.fault()) return corrupt("piece " + std::to_string(proto.pieces.size()) + " is damaged");
+  if (message.fault()) return corrupt({"piece ", proto.pieces.size(), " is damaged"});
   if (proto.pieces.size() >= kMaxPieces) return corrupt("there are more than 2^24 pieces");
   proto.pieces.push_back(std::move(piece));
   proto.scores.push_back(std::isnan(score) ? -std::numeric_limits<float>::infinity() : score);
@@ -203,8 +203,7 @@ Status set_normalizer(const Proto& proto, TokenizerParts& parts) {
 Result<std::unique_ptr<TokenizerParts>> read(std::string_view bytes) {
   QUIRE_ASSIGN(const Proto proto, read_proto(bytes));
   if (proto.model_type != kUnigram && proto.model_type != kBpe && proto.model_type != kChar) {
-    return unsupported("trainer_spec.model_type is " + std::to_string(proto.model_type) +
-                       "; quire supports unigram, BPE and char");
+    return unsupported({"trainer_spec.model_type is ", proto.model_type, "; quire supports unigram, BPE and char"});
   }
   auto parts = std::make_unique<TokenizerParts>();
   PieceMap pieces;

@@ -24,15 +24,15 @@ class Ranks {
  public:
   Status add(std::string_view base64, int64_t rank, const std::string& where) {
     std::string token;
-    if (!decode_base64(base64, token)) return corrupt(where + " has a token that is not base64");
-    if (token.size() > kMaxTokenBytes) return corrupt(where + " has a token of more than 512 bytes");
-    if (rank < 0 || rank >= kMaxRanks) return corrupt(where + " has a rank that is not between 0 and 2^21");
+    if (!decode_base64(base64, token)) return corrupt({where, " has a token that is not base64"});
+    if (token.size() > kMaxTokenBytes) return corrupt({where, " has a token of more than 512 bytes"});
+    if (rank < 0 || rank >= kMaxRanks) return corrupt({where, " has a rank that is not between 0 and 2^21"});
     // Some files end with an empty token, which no text produces.
     if (token.empty()) return {};
     std::string piece;
     append_byte_level(piece, token);
-    if (pieces_.find(piece) >= 0) return corrupt(where + " repeats the token of another line");
-    if (pieces_.has_id(static_cast<int32_t>(rank))) return corrupt(where + " repeats the rank of another line");
+    if (pieces_.find(piece) >= 0) return corrupt({where, " repeats the token of another line"});
+    if (pieces_.has_id(static_cast<int32_t>(rank))) return corrupt({where, " repeats the rank of another line"});
     pieces_.insert(piece, static_cast<int32_t>(rank));
     ++size_;
     return {};
@@ -53,7 +53,7 @@ Result<std::unique_ptr<TokenizerParts>> make_parts(const Ranks& ranks, int32_t o
   for (int i = 0; i < 256; ++i) {
     byte.clear();
     append_byte_level(byte, std::string(1, static_cast<char>(i)));
-    if (ranks.pieces().find(byte) < 0) return corrupt("there is no token for the byte " + std::to_string(i));
+    if (ranks.pieces().find(byte) < 0) return corrupt({"there is no token for the byte ", i});
   }
   const int32_t end = ranks.pieces().id_end() + offset;
   PieceMap pieces;
@@ -145,9 +145,9 @@ Result<const Family*> find_family(const Ranks& ranks, const json::Value& config)
     if (named || (found == nullptr && family.ranks == ranks.size())) found = &family;
   }
   if (found == nullptr) {
-    return unsupported("this is a tiktoken file of " + std::to_string(ranks.size()) +
-                       " ranks, which has no split pattern; quire knows only those of Llama 3 and 4, Qwen, "
-                       "Kimi K2 and o200k, so convert the file to a tokenizer.json");
+    return unsupported({"this is a tiktoken file of ", ranks.size(),
+                        " ranks, which has no split pattern; quire knows only those of Llama 3 and 4, Qwen, "
+                        "Kimi K2 and o200k, so convert the file to a tokenizer.json"});
   }
   if (found->specials == nullptr && !lists_tokens(config)) {
     return unsupported(
@@ -169,9 +169,9 @@ Result<Ranks> read_ranks(std::string_view text) {
     const size_t space = line.find(' ');
     int64_t rank = -1;
     const char* last = line.data() + line.size();
-    if (space == std::string_view::npos) return corrupt(where + " is not a token and its rank");
+    if (space == std::string_view::npos) return corrupt({where, " is not a token and its rank"});
     const auto [stop, error] = std::from_chars(line.data() + space + 1, last, rank);
-    if (error != std::errc() || stop != last) return corrupt(where + " is not a token and its rank");
+    if (error != std::errc() || stop != last) return corrupt({where, " is not a token and its rank"});
     QUIRE_TRY(ranks.add(line.substr(0, space), rank, where));
   }
   return ranks;
@@ -252,8 +252,7 @@ Result<std::unique_ptr<TokenizerParts>> read_tekken_root(const json::Value& root
   // The file may have more tokens than the model.
   const auto used = static_cast<size_t>(size - specials);
   if (vocab->as_array().size() < used) {
-    return corrupt("vocab has " + std::to_string(vocab->as_array().size()) + " tokens, but config requires " +
-                   std::to_string(used));
+    return corrupt({"vocab has ", vocab->as_array().size(), " tokens, but config requires ", used});
   }
   Ranks ranks;
   for (size_t i = 0; i < used; ++i) {
@@ -261,7 +260,7 @@ Result<std::unique_ptr<TokenizerParts>> read_tekken_root(const json::Value& root
     const std::string where = "vocab[" + std::to_string(i) + "]";
     const json::Value* rank = item.find("rank");
     if (rank == nullptr || !rank->is_int() || rank->as_int() != static_cast<int64_t>(i)) {
-      return corrupt(where + ".rank must be " + std::to_string(i));
+      return corrupt({where, ".rank must be ", i});
     }
     QUIRE_ASSIGN(const std::string token, json::get_string(item, "token_bytes"));
     QUIRE_TRY(ranks.add(token, rank->as_int(), where));
@@ -309,7 +308,7 @@ Result<std::unique_ptr<TokenizerParts>> read_tiktoken(std::string_view text, con
 
 Result<std::unique_ptr<TokenizerParts>> read_tekken(std::string_view text, std::string_view name) {
   auto root = json::parse(text);
-  if (!root.ok()) return corrupt(std::string(name) + ": " + root.error().message);
+  if (!root.ok()) return corrupt({name, ": ", root.error().message});
   return named(read_tekken_root(*root), name);
 }
 

@@ -457,7 +457,7 @@ Status read_decoder(const json::Value& section, Stages& stages, int depth) {
     QUIRE_ASSIGN(const bool cleanup, json::get_bool_or(section, "cleanup", true));
     return stages.push_back(std::make_unique<CtcStage>(std::move(pad), std::move(delimiter), cleanup)), Status();
   }
-  return unsupported("decoder has the type \"" + type + "\", which quire does not support");
+  return unsupported({"decoder has the type \"", type, "\", which quire does not support"});
 }
 
 }  // namespace

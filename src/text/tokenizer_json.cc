@@ -25,7 +25,7 @@ Result<PieceMap> read_vocab(const json::Value& model) {
   out.reserve(vocab->as_object().size(), bytes);
   for (const auto& [piece, id] : vocab->as_object()) {
     if (!id.is_int() || id.as_int() < 0 || id.as_int() > kMaxId) {
-      return corrupt("model.vocab gives \"" + piece + "\" an id that is not between 0 and " + std::to_string(kMaxId));
+      return corrupt({"model.vocab gives \"", piece, "\" an id that is not between 0 and ", kMaxId});
     }
     out.insert(piece, static_cast<int32_t>(id.as_int()));
   }
@@ -60,8 +60,8 @@ Result<MergeMap> read_merges(const json::Value& model, const PieceMap& vocab, si
     std::string_view left;
     std::string_view right;
     const auto where = [&] { return "model.merges[" + std::to_string(rank) + "]"; };
-    if (!merge_sides(item, left, right)) return corrupt(where() + " must be two tokens");
-    if (right.size() < prefix_size) return corrupt(where() + " joins a token without the continuing prefix");
+    if (!merge_sides(item, left, right)) return corrupt({where(), " must be two tokens"});
+    if (right.size() < prefix_size) return corrupt({where(), " joins a token without the continuing prefix"});
     joined.assign(left);
     joined.append(right.substr(prefix_size));
     const int32_t a = vocab.find(left);
@@ -69,7 +69,7 @@ Result<MergeMap> read_merges(const json::Value& model, const PieceMap& vocab, si
     const int32_t c = vocab.find(joined);
     if (a < 0 || b < 0 || c < 0) {
       const std::string missing = a < 0 ? std::string(left) : b < 0 ? std::string(right) : joined;
-      return corrupt(where() + " needs the token \"" + missing + "\", which model.vocab does not have");
+      return corrupt({where(), " needs the token \"", missing, "\", which model.vocab does not have"});
     }
     out.insert(a, b, {rank, c});
     ++rank;
@@ -134,7 +134,7 @@ Result<std::unique_ptr<Model>> read_unigram(const json::Value& section) {
   for (const json::Value& item : list->as_array()) {
     if (!item.is_array() || item.as_array().size() != 2 || !item.as_array()[0].is_string() ||
         !item.as_array()[1].is_number()) {
-      return corrupt("model.vocab[" + std::to_string(scores.size()) + "] must be [token, score]");
+      return corrupt({"model.vocab[", scores.size(), "] must be [token, score]"});
     }
     vocab.insert(item.as_array()[0].as_string(), static_cast<int32_t>(scores.size()));
     scores.push_back(twice_rounded(item.as_array()[1].as_double()));
@@ -178,7 +178,7 @@ Result<std::unique_ptr<Model>> read_model(const json::Value& section, const std:
     QUIRE_ASSIGN(PieceMap vocab, read_vocab(section));
     return make_word_level(std::move(vocab), std::move(unk));
   }
-  return unsupported("model has the type \"" + type + "\", which quire does not support");
+  return unsupported({"model has the type \"", type, "\", which quire does not support"});
 }
 
 Status read_added(const json::Value& root, TokenizerParts& parts) {
@@ -219,7 +219,7 @@ Result<std::unique_ptr<TokenizerParts>> read_parts(const json::Value& root) {
 
 Result<std::unique_ptr<TokenizerParts>> read_tokenizer_json(std::string_view text, std::string_view name) {
   auto root = json::parse(text);
-  if (!root.ok()) return corrupt(std::string(name) + ": " + root.error().message);
+  if (!root.ok()) return corrupt({name, ": ", root.error().message});
   auto parts = read_parts(root.value());
   if (!parts.ok()) return Error{parts.error().code, std::string(name) + ": " + parts.error().message};
   return parts;

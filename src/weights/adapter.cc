@@ -74,8 +74,8 @@ constexpr std::pair<std::string_view, const char*> kOther[] = {
 
 constexpr const char* kMerge = "merge it into its base model with PEFT's merge_and_unload() and serve the result";
 
-Error cannot(const std::string& field, const std::string& why) {
-  return unsupported("field '" + field + "': " + why + ", which quire does not compute; " + kMerge);
+Failure cannot(const std::string& field, const std::string& why) {
+  return unsupported({"field '", field, "': ", why, ", which quire does not compute; ", kMerge});
 }
 
 // A value for each module: that of the first pattern that matches its name, or the common one.
@@ -85,17 +85,16 @@ class Patterns {
     Patterns out;
     const json::Value* value = config.find(field);
     if (value == nullptr || value->is_null()) return out;
-    if (!value->is_object()) return invalid_argument("field '" + std::string(field) + "' must be an object");
+    if (!value->is_object()) return invalid_argument({"field '", field, "' must be an object"});
     for (const auto& [key, number] : value->as_object()) {
       if (!number.is_number()) {
-        return invalid_argument("field '" + std::string(field) + "' must hold a number for " + in_quotes(key));
+        return invalid_argument({"field '", field, "' must hold a number for ", in_quotes(key)});
       }
       Row row;
       row.value = number.as_double();
       auto added = row.modules.add("re:(?:.*\\.)?(?:" + key + ")$");
       if (!added.ok()) {
-        return invalid_argument("field '" + std::string(field) + "': " + in_quotes(key) +
-                                " is not a regular expression");
+        return invalid_argument({"field '", field, "': ", in_quotes(key), " is not a regular expression"});
       }
       out.rows_.push_back(std::move(row));
     }
@@ -135,9 +134,8 @@ struct ScaleRule {
     if (mlx) return alpha;
     const auto [wanted, scale] = by_name(module.name);
     if (wanted != static_cast<double>(module.rank)) {
-      return corrupt("module " + in_quotes(module.name) + " has rank " + std::to_string(module.rank) +
-                     ", but adapter_config.json says " + std::to_string(static_cast<int64_t>(wanted)) +
-                     "; the two files do not belong together");
+      return corrupt({"module ", in_quotes(module.name), " has rank ", module.rank, ", but adapter_config.json says ",
+                      static_cast<int64_t>(wanted), "; the two files do not belong together"});
     }
     return scale;
   }
@@ -150,7 +148,7 @@ bool contains(std::span<const std::string_view> list, std::string_view name) {
 Result<ScaleRule> read_peft(const json::Value& config) {
   QUIRE_ASSIGN(const std::string type, json::get_string(config, "peft_type"));
   if (type != "LORA") {
-    return unsupported("field 'peft_type' is " + in_quotes(type) + "; quire takes LoRA adapters (LORA) only");
+    return unsupported({"field 'peft_type' is ", in_quotes(type), "; quire takes LoRA adapters (LORA) only"});
   }
   for (const auto& [name, why] : kOther) {
     const json::Value* value = config.find(name);
@@ -161,15 +159,15 @@ Result<ScaleRule> read_peft(const json::Value& config) {
   if (const json::Value* init = config.find("init_lora_weights"); init != nullptr && init->is_string()) {
     for (const char* start : {"pissa", "olora", "corda", "loftq"}) {
       if (!init->as_string().starts_with(start)) continue;
-      return unsupported("field 'init_lora_weights' is " + in_quotes(init->as_string()) +
-                         ", which changes the base model's weights; save the adapter with PEFT's "
-                         "path_initial_model_for_weight_conversion, which makes a plain LoRA of it");
+      return unsupported({"field 'init_lora_weights' is ", in_quotes(init->as_string()),
+                          ", which changes the base model's weights; save the adapter with PEFT's "
+                          "path_initial_model_for_weight_conversion, which makes a plain LoRA of it"});
     }
   }
   for (const auto& [name, value] : config.as_object()) {
     const bool other = std::ranges::any_of(kOther, [&field = name](const auto& row) { return row.first == field; });
     if (other || contains(kTraining, name) || contains(kRead, name) || is_neutral(value)) continue;
-    return unsupported("field " + in_quotes(name) + " is one that quire does not know; " + kMerge);
+    return unsupported({"field ", in_quotes(name), " is one that quire does not know; ", kMerge});
   }
   ScaleRule out;
   if (const json::Value* parameters = config.find("target_parameters");
@@ -193,9 +191,9 @@ Result<ScaleRule> read_peft(const json::Value& config) {
 Result<ScaleRule> read_mlx(const json::Value& config) {
   QUIRE_ASSIGN(const std::string type, json::get_string_or(config, "fine_tune_type", "lora"));
   if (type != "lora") {
-    return unsupported("field 'fine_tune_type' is " + in_quotes(type) +
-                       "; quire takes LoRA adapters (lora) only; fuse it into its base model with mlx_lm.fuse and "
-                       "serve the result");
+    return unsupported({"field 'fine_tune_type' is ", in_quotes(type),
+                        "; quire takes LoRA adapters (lora) only; fuse it into its base model with mlx_lm.fuse and "
+                        "serve the result"});
   }
   const json::Value* parameters = config.find("lora_parameters");
   if (parameters == nullptr || !parameters->is_object()) {
@@ -248,14 +246,14 @@ std::string plain_name(std::string name) {
   return name;
 }
 
-Error whole_tensor(const std::string& tensor) {
+Failure whole_tensor(const std::string& tensor) {
   if (tensor.find("lora_magnitude_vector") != std::string::npos || tensor.ends_with(".m")) {
-    return unsupported("tensor " + in_quotes(tensor) + " belongs to a DoRA adapter, which quire does not compute; " +
-                       kMerge);
+    return unsupported(
+        {"tensor ", in_quotes(tensor), " belongs to a DoRA adapter, which quire does not compute; ", kMerge});
   }
-  return unsupported("tensor " + in_quotes(tensor) +
-                     " is not the A or B matrix of a LoRA module, so the adapter changes more than quire computes; " +
-                     kMerge);
+  return unsupported({"tensor ", in_quotes(tensor),
+                      " is not the A or B matrix of a LoRA module, so the adapter changes more than quire computes; ",
+                      kMerge});
 }
 
 // Tensors that PEFT saves beside an adapter of the embedding although they are the base model's.
@@ -268,7 +266,7 @@ Result<std::map<std::string, Pair>> pairs_of(const WeightSource& source, bool ml
   for (const std::string& tensor : source.names()) {
     const TensorRef* found = source.find(tensor);
     if (found == nullptr) {
-      return unsupported("tensor " + in_quotes(tensor) + " has a type that quire does not read for adapters");
+      return unsupported({"tensor ", in_quotes(tensor), " has a type that quire does not read for adapters"});
     }
     bool is_a = false, embedding = false;
     std::optional<std::string> module;
@@ -285,7 +283,7 @@ Result<std::map<std::string, Pair>> pairs_of(const WeightSource& source, bool ml
     if (!gguf) *module = plain_name(std::move(*module));
     Pair& pair = pairs[*module];
     const TensorRef*& place = is_a ? pair.a : pair.b;
-    if (place != nullptr) return corrupt("module " + in_quotes(*module) + " has two matrices of the same kind");
+    if (place != nullptr) return corrupt({"module ", in_quotes(*module), " has two matrices of the same kind"});
     place = found;
     pair.embedding = pair.embedding || embedding;
   }
@@ -319,8 +317,8 @@ Result<std::vector<AdapterModule>> modules_from_stack(const std::string& name, c
   const auto &a = pair.a->shape, &b = pair.b->shape;
   if (a.size() != 3 || b.size() != 3 || a[0] != b[0] || a[1] != b[2] || a[1] < 1 || a[1] > kMaxRank || a[0] < 1 ||
       a[2] < 1 || b[1] < 1) {
-    return corrupt("the matrices of module " + in_quotes(name) + " are " + shape_string(a) + " and " + shape_string(b) +
-                   ", which do not fit together");
+    return corrupt({"the matrices of module ", in_quotes(name), " are ", shape_string(a), " and ", shape_string(b),
+                    ", which do not fit together"});
   }
   std::vector<AdapterModule> out;
   for (int64_t e = 0; e < a[0]; ++e) {
@@ -344,12 +342,12 @@ Result<AdapterModule> module_from(const std::string& name, const Pair& pair, boo
   out.a = pair.a;
   out.b = pair.b;
   if (pair.a == nullptr || pair.b == nullptr) {
-    return corrupt("module " + in_quotes(name) + " has only its " + (pair.a == nullptr ? "B" : "A") + " matrix");
+    return corrupt({"module ", in_quotes(name), " has only its ", (pair.a == nullptr ? "B" : "A"), " matrix"});
   }
   for (const TensorRef* tensor : {pair.a, pair.b}) {
     if (tensor->shape.size() == 2) continue;
-    return unsupported("tensor " + in_quotes(tensor->name) + " has the shape " + shape_string(tensor->shape) +
-                       "; quire takes adapters of single matrices, not of stacks of experts");
+    return unsupported({"tensor ", in_quotes(tensor->name), " has the shape ", shape_string(tensor->shape),
+                        "; quire takes adapters of single matrices, not of stacks of experts"});
   }
   out.a_transposed = mlx || (gguf && pair.embedding);
   out.b_transposed = mlx;
@@ -358,8 +356,8 @@ Result<AdapterModule> module_from(const std::string& name, const Pair& pair, boo
   out.in = out.a->shape[out.a_transposed ? 0 : 1];
   out.out = out.b->shape[out.b_transposed ? 1 : 0];
   if (b_rank != out.rank || out.rank < 1 || out.rank > kMaxRank || out.in < 1 || out.out < 1) {
-    return corrupt("the matrices of module " + in_quotes(name) + " are " + shape_string(out.a->shape) + " and " +
-                   shape_string(out.b->shape) + ", which do not fit together");
+    return corrupt({"the matrices of module ", in_quotes(name), " are ", shape_string(out.a->shape), " and ",
+                    shape_string(out.b->shape), ", which do not fit together"});
   }
   return out;
 }
@@ -393,8 +391,8 @@ Status add_scaled(std::vector<AdapterModule> modules, const ScaleRule* rule, dou
       module.scale = gguf_alpha == 0 ? 1.0 : gguf_alpha / static_cast<double>(module.rank);
     }
     if (!std::isfinite(module.scale) || std::abs(module.scale) > 1e6) {
-      return corrupt("module " + in_quotes(module.name) + " has a scale of " + std::to_string(module.scale) +
-                     ", which is no sensible number");
+      return corrupt({"module ", in_quotes(module.name), " has a scale of ", std::to_string(module.scale),
+                      ", which is no sensible number"});
     }
     files.modules.push_back(std::move(module));
   }
@@ -426,11 +424,11 @@ Status open_gguf(AdapterFiles& files) {
   const GgufMetadata& metadata = source->metadata();
   QUIRE_ASSIGN(const std::string_view type, metadata.get_string_or("general.type", "model"));
   if (type != "adapter") {
-    return invalid_argument("it is a GGUF file of the type " + in_quotes(type) +
-                            ", not an adapter; give it as the model");
+    return invalid_argument(
+        {"it is a GGUF file of the type ", in_quotes(type), ", not an adapter; give it as the model"});
   }
   QUIRE_ASSIGN(const std::string_view kind, metadata.get_string("adapter.type"));
-  if (kind != "lora") return unsupported("its adapter.type is " + in_quotes(kind) + "; quire takes lora only");
+  if (kind != "lora") return unsupported({"its adapter.type is ", in_quotes(kind), "; quire takes lora only"});
   if (metadata.contains("adapter.alora.invocation_tokens")) {
     return cannot("adapter.alora.invocation_tokens", "it is an activated LoRA, which begins at certain tokens");
   }
@@ -457,7 +455,7 @@ Status open_folder(AdapterFiles& files, const fs::path& tensors) {
 Result<std::vector<float>> values_of(const TensorRef& tensor, bool transposed) {
   const int64_t rows = tensor.shape[0], columns = tensor.shape[1];
   if (columns % info(tensor.dtype).block_elems != 0) {
-    return corrupt("tensor " + in_quotes(tensor.name) + " does not have whole blocks in its rows");
+    return corrupt({"tensor ", in_quotes(tensor.name), " does not have whole blocks in its rows"});
   }
   std::vector<float> out(static_cast<size_t>(rows * columns)), row(static_cast<size_t>(columns));
   for (int64_t r = 0; r < rows; ++r) {
@@ -465,7 +463,7 @@ Result<std::vector<float>> values_of(const TensorRef& tensor, bool transposed) {
     dequantise_row(tensor.dtype, tensor.data.data() + r * row_bytes(tensor.dtype, columns), to, columns);
     for (int64_t c = 0; c < columns; ++c) {
       if (!std::isfinite(to[c])) {
-        return corrupt("tensor " + in_quotes(tensor.name) + " has a value that is not a finite number");
+        return corrupt({"tensor ", in_quotes(tensor.name), " has a value that is not a finite number"});
       }
       if (transposed) out[static_cast<size_t>(c * rows + r)] = to[c];
     }
@@ -508,14 +506,14 @@ Result<AdapterFiles> open_adapter(const fs::path& path) {
       return out;
     }
     if (path.extension() != ".safetensors") {
-      return invalid_argument("'" + path.string() +
-                              "' is not an adapter: give a folder with adapter_config.json, or a GGUF file");
+      return invalid_argument(
+          {"'", path.string(), "' is not an adapter: give a folder with adapter_config.json, or a GGUF file"});
     }
     out.path = path.has_parent_path() ? path.parent_path() : fs::path(".");
   }
   if (!fs::is_directory(out.path, failed)) {
-    return not_found("there is no adapter at '" + path.string() + "'; give a folder with adapter_config.json and " +
-                     "adapter_model.safetensors, or a GGUF file");
+    return not_found({"there is no adapter at '", path.string(), "'; give a folder with adapter_config.json and ",
+                      "adapter_model.safetensors, or a GGUF file"});
   }
   for (const char* name : {"adapter_model.safetensors", "adapters.safetensors"}) {
     if (!fs::is_regular_file(out.path / name, failed)) continue;
@@ -524,12 +522,12 @@ Result<AdapterFiles> open_adapter(const fs::path& path) {
   }
   for (const char* name : {"adapter_model.bin", "adapter_model.pt", "adapters.npz"}) {
     if (!fs::is_regular_file(out.path / name, failed)) continue;
-    return unsupported("'" + (out.path / name).string() +
-                       "' may hold a program (a pickle), so quire does not open it; save the adapter as safetensors");
+    return unsupported({"'", (out.path / name).string(),
+                        "' may hold a program (a pickle), so quire does not open it; save the adapter as safetensors"});
   }
-  return not_found("'" + out.path.string() +
-                   "' has neither adapter_model.safetensors (PEFT) nor adapters.safetensors (MLX); give the folder of "
-                   "an adapter");
+  return not_found({"'", out.path.string(),
+                    "' has neither adapter_model.safetensors (PEFT) nor adapters.safetensors (MLX); give the folder of "
+                    "an adapter"});
 }
 
 }  // namespace quire::weights

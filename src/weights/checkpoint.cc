@@ -35,7 +35,7 @@ Result<Listing> list_folder(const fs::path& folder) {
   std::error_code error;
   size_t count = 0;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    if (++count > kMaxFiles) return invalid_argument(in_quotes(folder.string()) + " has too many files to be a model");
+    if (++count > kMaxFiles) return invalid_argument({in_quotes(folder.string()), " has too many files to be a model"});
     out.empty = false;
     const std::string name = it->path().filename().string();
     if (name.starts_with(".")) continue;  // such as "._model.gguf" in archives made on a Mac
@@ -47,7 +47,7 @@ Result<Listing> list_folder(const fs::path& folder) {
     out.has_index = out.has_index || name == kIndexName;
     out.has_config = out.has_config || name == "config.json";
   }
-  if (error) return unavailable("cannot list " + in_quotes(folder.string()) + ": " + error.message());
+  if (error) return unavailable({"cannot list ", in_quotes(folder.string()), ": ", error.message()});
   for (auto* names : {&out.safetensors, &out.gguf, &out.pytorch, &out.unfinished}) {
     std::sort(names->begin(), names->end());
   }
@@ -77,8 +77,8 @@ Result<CheckpointFiles> locate_safetensors(const fs::path& folder, const Listing
   if (listing.safetensors.size() == 1) {
     return CheckpointFiles{CheckpointFormat::kSafetensors, folder, folder / listing.safetensors[0], false};
   }
-  return not_found(in_quotes(folder.string()) + " has the safetensors files " + some_of(listing.safetensors) +
-                   " but no " + kIndexName + " that says which tensor is where: fetch it too, or name one file");
+  return not_found({in_quotes(folder.string()), " has the safetensors files ", some_of(listing.safetensors), " but no ",
+                    kIndexName, " that says which tensor is where: fetch it too, or name one file"});
 }
 
 // One GGUF model: a file, or the parts of a split set.
@@ -90,8 +90,8 @@ Result<CheckpointFiles> locate_gguf(const fs::path& folder, const Listing& listi
     models.insert(part ? gguf_split_name(*part) : name);
   }
   if (models.size() > 1) {
-    return invalid_argument(in_quotes(folder.string()) + " has several GGUF models (" +
-                            some_of({models.begin(), models.end()}) + "): name the one to use");
+    return invalid_argument({in_quotes(folder.string()), " has several GGUF models (",
+                             some_of({models.begin(), models.end()}), "): name the one to use"});
   }
   return CheckpointFiles{CheckpointFormat::kGguf, folder, folder / *models.begin(), false};
 }
@@ -101,19 +101,19 @@ Result<CheckpointFiles> locate_in_folder(const fs::path& folder) {
   if (!listing.safetensors.empty() || listing.has_index) return locate_safetensors(folder, listing);
   if (!listing.gguf.empty()) return locate_gguf(folder, listing);
   const std::string where = in_quotes(folder.string());
-  if (listing.empty) return not_found(where + " is an empty folder: it should hold a model");
+  if (listing.empty) return not_found({where, " is an empty folder: it should hold a model"});
   if (!listing.pytorch.empty()) {
-    return unsupported(where + " has its weights in PyTorch's format (" + some_of(listing.pytorch) +
-                       "): convert them to safetensors, or get the model's safetensors or GGUF files");
+    return unsupported({where, " has its weights in PyTorch's format (", some_of(listing.pytorch),
+                        "): convert them to safetensors, or get the model's safetensors or GGUF files"});
   }
   if (!listing.unfinished.empty()) {
-    return not_found(where + " has only unfinished downloads (" + some_of(listing.unfinished) + "): fetch it again");
+    return not_found({where, " has only unfinished downloads (", some_of(listing.unfinished), "): fetch it again"});
   }
   if (listing.has_config) {
-    return not_found(where + " has a config.json but no weights (*.safetensors or *.gguf): fetch them, or use " +
-                     "--load-format dummy for random ones");
+    return not_found({where, " has a config.json but no weights (*.safetensors or *.gguf): fetch them, or use ",
+                      "--load-format dummy for random ones"});
   }
-  return not_found(where + " holds no model: there is no *.safetensors and no *.gguf in it");
+  return not_found({where, " holds no model: there is no *.safetensors and no *.gguf in it"});
 }
 
 // A .safetensors file that belongs to its folder's checkpoint stands for the whole checkpoint, else for itself.
@@ -133,12 +133,12 @@ Result<CheckpointFiles> locate_checkpoint(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (status.type() == fs::file_type::not_found || path.empty()) {
-    return not_found("there is no model at " + in_quotes(path.string()) + ": no such file or folder");
+    return not_found({"there is no model at ", in_quotes(path.string()), ": no such file or folder"});
   }
-  if (error) return unavailable("cannot access " + in_quotes(path.string()) + ": " + error.message());
+  if (error) return unavailable({"cannot access ", in_quotes(path.string()), ": ", error.message()});
   if (fs::is_directory(status)) return locate_in_folder(path);
   if (!fs::is_regular_file(status)) {
-    return invalid_argument(in_quotes(path.string()) + " is neither a file nor a folder");
+    return invalid_argument({in_quotes(path.string()), " is neither a file nor a folder"});
   }
   if (path.extension() == ".gguf") {
     return CheckpointFiles{CheckpointFormat::kGguf, path.has_parent_path() ? path.parent_path() : fs::path("."), path,
@@ -155,9 +155,9 @@ Result<CheckpointFiles> locate_checkpoint(const fs::path& path) {
     return CheckpointFiles{CheckpointFormat::kGguf, path.has_parent_path() ? path.parent_path() : fs::path("."), path,
                            false};
   }
-  if (const auto instead = recognise_wrong_file(bytes)) return corrupt(in_quotes(path.string()) + " " + *instead);
-  return unsupported(in_quotes(path.string()) +
-                     " is not a model that quire reads: give a folder with safetensors files, " + "or a .gguf file");
+  if (const auto instead = recognise_wrong_file(bytes)) return corrupt({in_quotes(path.string()), " ", *instead});
+  return unsupported({in_quotes(path.string()),
+                      " is not a model that quire reads: give a folder with safetensors files, ", "or a .gguf file"});
 }
 
 Result<Checkpoint> open_checkpoint(const fs::path& path) {

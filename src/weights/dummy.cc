@@ -121,8 +121,8 @@ Result<int64_t> DummySource::bytes_of(std::string_view name, std::span<const int
   int64_t bytes = info(type_).block_bytes;
   for (const int64_t dim : shape) {
     if (dim <= 0 || __builtin_mul_overflow(bytes, dim, &bytes) || bytes > kMaxBytes) {
-      return invalid_argument("dummy tensor " + in_quotes(name) + " cannot have the shape " + shape_string(shape) +
-                              ": check the sizes in config.json");
+      return invalid_argument({"dummy tensor ", in_quotes(name), " cannot have the shape ", shape_string(shape),
+                               ": check the sizes in config.json"});
     }
   }
   return bytes;
@@ -143,12 +143,12 @@ Result<const TensorRef*> DummySource::make(std::string_view name, std::span<cons
   if (const auto it = made_.find(name); it != made_.end()) {
     const TensorRef& old = *it->second;
     if (std::equal(old.shape.begin(), old.shape.end(), shape.begin(), shape.end())) return it->second.get();
-    return invalid_argument("dummy tensor " + in_quotes(name) + " was requested with the shape " + shape_string(shape) +
-                            " after " + shape_string(old.shape));
+    return invalid_argument({"dummy tensor ", in_quotes(name), " was requested with the shape ", shape_string(shape),
+                             " after ", shape_string(old.shape)});
   }
   const std::shared_ptr<std::byte> memory = allocate(bytes);
   if (memory == nullptr) {
-    return exhausted("no memory for dummy tensor " + in_quotes(name) + " of " + std::to_string(bytes) + " bytes");
+    return exhausted({"no memory for dummy tensor ", in_quotes(name), " of ", bytes, " bytes"});
   }
   generate(name, shape, {memory.get(), static_cast<size_t>(bytes)});
   auto tensor = std::make_unique<TensorRef>(TensorRef{
@@ -180,7 +180,7 @@ const TensorRef* DummySource::find(std::string_view name) const {
 
 Result<const TensorRef*> DummySource::get(std::string_view name) const {
   if (const TensorRef* tensor = find(name)) return tensor;
-  return not_found("dummy tensor " + in_quotes(name) + " does not exist yet: its shape is not known");
+  return not_found({"dummy tensor ", in_quotes(name), " does not exist yet: its shape is not known"});
 }
 
 std::vector<std::string> DummySource::names() const {

@@ -67,8 +67,8 @@ std::string in_quotes(std::string_view name) {
   return out + "'";
 }
 
-Error corrupt_file(std::string_view file, const std::string& what) {
-  return corrupt(in_quotes(file) + ": " + what);
+Failure corrupt_file(std::string_view file, const std::string& what) {
+  return corrupt({in_quotes(file), ": ", what});
 }
 
 }  // namespace quire::weights

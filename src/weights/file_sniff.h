@@ -24,6 +24,6 @@ std::string in_quotes(std::string_view name);
 inline constexpr const char* kFetchAgain = "the download is incomplete or the file is damaged; fetch it again";
 
 // "'model.gguf': " + what, as a kCorrupt Error.
-Error corrupt_file(std::string_view file, const std::string& what);
+Failure corrupt_file(std::string_view file, const std::string& what);
 
 }  // namespace quire::weights

@@ -111,8 +111,8 @@ Status GgufSource::add_rest_of_split(const std::filesystem::path& first, int64_t
   QUIRE_ASSIGN(const int64_t number, metadata_.get_int("split.no", 0, count - 1));
   const auto name = parse_gguf_split_name(first.filename().string());
   if (number != 0) {
-    return invalid_argument(in_quotes(first.string()) + " is part " + std::to_string(number + 1) + " of a set of " +
-                            std::to_string(count) + " files: give the first one, '" + part_name(first, 1, count) + "'");
+    return invalid_argument({in_quotes(first.string()), " is part ", number + 1, " of a set of ", count,
+                             " files: give the first one, '", part_name(first, 1, count), "'"});
   }
   if (!name || name->number != 1 || name->count != count) {
     return corrupt_file(first.string(), "it is the first of a set of " + std::to_string(count) +

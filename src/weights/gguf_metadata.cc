@@ -145,7 +145,7 @@ Result<const GgufValue*> GgufMetadata::get(std::string_view key) const {
   return value;
 }
 
-Error GgufMetadata::wrong_kind(std::string_view key, const GgufValue& value, const char* wanted) const {
+Failure GgufMetadata::wrong_kind(std::string_view key, const GgufValue& value, const char* wanted) const {
   std::string kind = describe(value.kind);
   if (value.kind == GgufKind::kArray) kind += std::string(" of ") + describe(value.array->kind);
   return corrupt_file(file_, "metadata " + in_quotes(key) + " must be " + wanted + ", not " + kind);

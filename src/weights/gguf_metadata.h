@@ -104,7 +104,7 @@ class GgufMetadata {
 
  private:
   Result<const GgufValue*> get(std::string_view key) const;
-  Error wrong_kind(std::string_view key, const GgufValue& value, const char* wanted) const;
+  Failure wrong_kind(std::string_view key, const GgufValue& value, const char* wanted) const;
   Result<const GgufArray*> get_array(std::string_view key, const char* wanted) const;
 
   std::string file_;

@@ -64,8 +64,8 @@ class Parser {
   };
 
   uint64_t left() const { return bytes_.size() - pos_; }
-  Error bad(const std::string& what) const { return corrupt_file(file_, what); }
-  Error ends_in(const std::string& what) const {
+  Failure bad(const std::string& what) const { return corrupt_file(file_, what); }
+  Failure ends_in(const std::string& what) const {
     return bad("the file ends in the middle of " + what + " (it has " + std::to_string(bytes_.size()) +
                " bytes): " + kFetchAgain);
   }
@@ -90,22 +90,21 @@ class Parser {
 
   Result<int> read_version() {
     if (bytes_.size() < 4 || std::memcmp(bytes_.data(), &kMagic, 4) != 0) {
-      if (const auto instead = recognise_wrong_file(bytes_)) return corrupt(in_quotes(file_) + " " + *instead);
+      if (const auto instead = recognise_wrong_file(bytes_)) return corrupt({in_quotes(file_), " ", *instead});
       return bad("it does not begin with 'GGUF': this is not a GGUF file");
     }
     pos_ = 4;
     QUIRE_ASSIGN(const uint32_t version, read<uint32_t>("the version"));
     if (version == 2 || version == 3) return static_cast<int>(version);
     if (version == 1) {
-      return unsupported(in_quotes(file_) +
-                         ": GGUF version 1 is not supported: convert the model again with newer tools");
+      return unsupported(
+          {in_quotes(file_), ": GGUF version 1 is not supported: convert the model again with newer tools"});
     }
     const uint32_t swapped = __builtin_bswap32(version);
     if (swapped >= 1 && swapped <= 3) {
-      return unsupported(in_quotes(file_) + ": this is a big-endian GGUF file: use a little-endian one");
+      return unsupported({in_quotes(file_), ": this is a big-endian GGUF file: use a little-endian one"});
     }
-    return unsupported(in_quotes(file_) + ": GGUF version " + std::to_string(version) +
-                       " is not supported (2 and 3 are)");
+    return unsupported({in_quotes(file_), ": GGUF version ", version, " is not supported (2 and 3 are)"});
   }
 
   Status read_pair(GgufMetadata& metadata, uint64_t index) {
@@ -233,8 +232,8 @@ class Parser {
     QUIRE_ASSIGN(tensor.type, read<uint32_t>(where_.c_str()));
     const auto type = ggml_type(tensor.type);
     if (!type) {
-      return unsupported(in_quotes(file_) + ": " + where_ + " has the type number " + std::to_string(tensor.type) +
-                         ", which is not a current tensor type of GGUF: convert the model again with newer tools");
+      return unsupported({in_quotes(file_), ": ", where_, " has the type number ", tensor.type,
+                          ", which is not a current tensor type of GGUF: convert the model again with newer tools"});
     }
     const int64_t columns = tensor.shape.empty() ? 1 : tensor.shape.back();
     if (columns % type->block_elems != 0) {

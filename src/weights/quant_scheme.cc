@@ -17,12 +17,12 @@ constexpr uint32_t kMatchLimit = 100'000;  // steps; bounds hostile patterns
 constexpr int64_t kMaxGroup = 1 << 20;
 constexpr size_t kMaxPatterns = 100'000;
 
-Error in_field(const std::string& field, const std::string& message) {
-  return unsupported("config.json: " + field + ": " + message);
+Failure in_field(const std::string& field, const std::string& message) {
+  return unsupported({"config.json: ", field, ": ", message});
 }
 
-Error in_field(const std::string& field, const Error& error) {
-  return {error.code, "config.json: " + field + ": " + error.message};
+Failure in_field(const std::string& field, const Error& error) {
+  return Error{error.code, "config.json: " + field + ": " + error.message};
 }
 
 // A list of module names; absent or null is an empty list.
@@ -30,11 +30,11 @@ Status read_modules(const json::Value& config, const char* name, const std::stri
   const json::Value* list = config.find(name);
   if (list == nullptr || list->is_null()) return {};
   if (!list->is_array() || list->as_array().size() > kMaxPatterns) {
-    return invalid_argument("config.json: " + where + "." + name + " is not a list of module names");
+    return invalid_argument({"config.json: ", where, ".", name, " is not a list of module names"});
   }
   for (const json::Value& module : list->as_array()) {
     if (!module.is_string())
-      return invalid_argument("config.json: " + where + "." + name + " has an item that is not a string");
+      return invalid_argument({"config.json: ", where, ".", name, " has an item that is not a string"});
     const auto added = out.add(module.as_string());
     if (!added.ok()) return in_field(where + "." + name, added.error());
   }
@@ -260,8 +260,7 @@ Status ModuleList::add(std::string_view pattern) {
   pcre2_code* compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), PCRE2_ANCHORED,
                                        &code, &where, nullptr);
   if (compiled == nullptr) {
-    return invalid_argument(in_quotes(pattern) + " is not a regular expression (at character " + std::to_string(where) +
-                            ")");
+    return invalid_argument({in_quotes(pattern), " is not a regular expression (at character ", where, ")"});
   }
   patterns_.push_back(std::make_shared<const Pattern>(compiled));
   return {};
@@ -316,10 +315,10 @@ Result<QuantScheme> parse_quantisation(const json::Value& config) {
     where = "quantization";
   }
   if (found == nullptr || found->is_null()) return QuantScheme{};
-  if (!found->is_object()) return invalid_argument("config.json: " + where + " is not an object");
+  if (!found->is_object()) return invalid_argument({"config.json: ", where, " is not an object"});
   if (!has_method) {
     if (found->find("group_size") != nullptr && found->find("bits") != nullptr) return parse_mlx(*found, where);
-    return invalid_argument("config.json: " + where + " has no quant_method");
+    return invalid_argument({"config.json: ", where, " has no quant_method"});
   }
   const auto method = json::get_string(*found, "quant_method");
   if (!method.ok()) return in_field(where, method.error());

@@ -46,9 +46,8 @@ struct FileTensor {
   }
 };
 
-Error about(const FileTensor& tensor, const std::string& what) {
-  return corrupt("tensor " + in_quotes(tensor.name) + " of " + tensor.type + " " + shape_string(tensor.shape) + ": " +
-                 what);
+Failure about(const FileTensor& tensor, const std::string& what) {
+  return corrupt({"tensor ", in_quotes(tensor.name), " of ", tensor.type, " ", shape_string(tensor.shape), ": ", what});
 }
 
 // Looks up the tensors of one linear and records their names.
@@ -88,8 +87,8 @@ class Parts {
   Result<FileTensor> get(const char* suffix, std::initializer_list<const char*> types) {
     QUIRE_ASSIGN(std::optional<FileTensor> found, find(suffix));
     if (!found) {
-      return not_found("tensor " + in_quotes(std::string(request_.prefix) + suffix) +
-                       " is missing: the checkpoint is incomplete, or not quantised as its config.json says");
+      return not_found({"tensor ", in_quotes(std::string(request_.prefix) + suffix),
+                        " is missing: the checkpoint is incomplete, or not quantised as its config.json says"});
     }
     QUIRE_TRY(check_type(*found, types));
     return *std::move(found);

@@ -50,21 +50,21 @@ Result<int> bits_of(const std::string& type, const std::string& where) {
   for (const TypeRow& row : kTypes) {
     if (type == row.name) return row.bits;
   }
-  return corrupt(where + "dtype " + in_quotes(type) + " is not one of the format's types");
+  return corrupt({where, "dtype ", in_quotes(type), " is not one of the format's types"});
 }
 
 // Reads "shape": the dimensions and their product, which must not overflow.
 Result<int64_t> read_shape(const json::Value& entry, const std::string& where, std::vector<int64_t>& shape) {
   const json::Value* list = entry.find("shape");
-  if (list == nullptr || !list->is_array()) return corrupt(where + "shape is not an array");
+  if (list == nullptr || !list->is_array()) return corrupt({where, "shape is not an array"});
   int64_t elements = 1;
   bool empty = false;
   for (const json::Value& dim : list->as_array()) {
-    if (!dim.is_int() || dim.as_int() < 0) return corrupt(where + "shape has a dimension that is not a whole number");
+    if (!dim.is_int() || dim.as_int() < 0) return corrupt({where, "shape has a dimension that is not a whole number"});
     shape.push_back(dim.as_int());
     empty = empty || dim.as_int() == 0;
     if (!empty && __builtin_mul_overflow(elements, dim.as_int(), &elements)) {
-      return corrupt(where + "shape " + shape_string(shape) + " is too large");
+      return corrupt({where, "shape ", shape_string(shape), " is too large"});
     }
   }
   return empty ? 0 : elements;
@@ -75,9 +75,9 @@ Result<Entry> read_entry(const std::string& file, const json::Member& member) {
   out.name = member.first;
   const std::string where = in_quotes(file) + ": tensor " + in_quotes(out.name) + ": ";
   const json::Value& entry = member.second;
-  if (!entry.is_object()) return corrupt(where + "its header entry is not an object");
+  if (!entry.is_object()) return corrupt({where, "its header entry is not an object"});
   const json::Value* type = entry.find("dtype");
-  if (type == nullptr || !type->is_string()) return corrupt(where + "dtype is not a string");
+  if (type == nullptr || !type->is_string()) return corrupt({where, "dtype is not a string"});
   out.type = type->as_string();
   QUIRE_ASSIGN(const int bits, bits_of(out.type, where));
   QUIRE_ASSIGN(const int64_t elements, read_shape(entry, where, out.shape));
@@ -85,19 +85,18 @@ Result<Entry> read_entry(const std::string& file, const json::Member& member) {
   const json::Value* offsets = entry.find("data_offsets");
   if (offsets == nullptr || !offsets->is_array() || offsets->as_array().size() != 2 ||
       !offsets->as_array()[0].is_int() || !offsets->as_array()[1].is_int()) {
-    return corrupt(where + "data_offsets is not a pair of whole numbers");
+    return corrupt({where, "data_offsets is not a pair of whole numbers"});
   }
   out.begin = offsets->as_array()[0].as_int();
   out.end = offsets->as_array()[1].as_int();
   if (out.begin < 0 || out.end < out.begin) {
-    return corrupt(where + "data_offsets " + std::to_string(out.begin) + " to " + std::to_string(out.end) +
-                   " is not a range");
+    return corrupt({where, "data_offsets ", out.begin, " to ", out.end, " is not a range"});
   }
   int64_t size_in_bits = 0;
   if (__builtin_mul_overflow(elements, int64_t{bits}, &size_in_bits) || size_in_bits % 8 != 0 ||
       size_in_bits / 8 != out.end - out.begin) {
-    return corrupt(where + "shape " + shape_string(out.shape) + " of " + out.type + " does not fill the " +
-                   std::to_string(out.end - out.begin) + " bytes of its data_offsets");
+    return corrupt({where, "shape ", shape_string(out.shape), " of ", out.type, " does not fill the ",
+                    out.end - out.begin, " bytes of its data_offsets"});
   }
   return out;
 }
@@ -141,7 +140,7 @@ Result<std::string_view> header_text(std::span<const std::byte> bytes, const std
   if (bytes.size() >= sizeof size) std::memcpy(&size, bytes.data(), sizeof size);
   if (bytes.size() < sizeof size || size > kMaxHeaderBytes || size < 2 || bytes.size() == sizeof size ||
       bytes[sizeof size] != std::byte{'{'}) {
-    if (const auto instead = recognise_wrong_file(bytes)) return corrupt(in_quotes(file) + " " + *instead);
+    if (const auto instead = recognise_wrong_file(bytes)) return corrupt({in_quotes(file), " ", *instead});
   }
   if (bytes.size() < sizeof size) {
     return corrupt_file(
@@ -184,7 +183,7 @@ Result<Index> read_index(const std::filesystem::path& path) {
   const std::string file = path.string();
   QUIRE_ASSIGN(const std::string text, read_file(path, kMaxIndexBytes));
   if (const auto instead = recognise_wrong_file(std::as_bytes(std::span(text)))) {
-    return corrupt(in_quotes(file) + " " + *instead);
+    return corrupt({in_quotes(file), " ", *instead});
   }
   json::Limits limits;
   limits.refuse_repeats = true;

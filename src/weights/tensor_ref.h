@@ -77,7 +77,7 @@ class WeightSource {
   // the tensor until the caller says otherwise.
   virtual Result<RandomElements> random(std::string_view name, std::span<const int64_t> shape) const {
     static_cast<void>(shape);
-    return invalid_argument("tensor '" + std::string(name) + "' is not random");
+    return invalid_argument({"tensor '", name, "' is not random"});
   }
   // True if `require` creates whatever it is asked for, so that `find` does not show which tensors exist.
   virtual bool is_dummy() const { return false; }

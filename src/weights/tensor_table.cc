@@ -42,8 +42,8 @@ Result<const TensorRef*> WeightSource::require(std::string_view name, std::span<
   const auto have = without_leading_ones(tensor->shape);
   const auto want = without_leading_ones(shape);
   if (!std::equal(have.begin(), have.end(), want.begin(), want.end())) {
-    return corrupt("tensor " + in_quotes(name) + " has the shape " + shape_string(tensor->shape) +
-                   " where config.json requires " + shape_string(shape) + " (" + describe() + ")");
+    return corrupt({"tensor ", in_quotes(name), " has the shape ", shape_string(tensor->shape),
+                    " where config.json requires ", shape_string(shape), " (", describe(), ")"});
   }
   return tensor;
 }
@@ -57,13 +57,13 @@ const TensorRef* TableSource::find(std::string_view name) const {
 Result<const TensorRef*> TableSource::get(std::string_view name) const {
   const auto it = places_.find(name);
   if (it == places_.end()) {
-    return not_found("'" + name_ + "' has no tensor " + in_quotes(name) +
-                     ": the checkpoint is incomplete or has another architecture");
+    return not_found({"'", name_, "' has no tensor ", in_quotes(name),
+                      ": the checkpoint is incomplete or has another architecture"});
   }
   if (!it->second.supported) {
     const UnsupportedTensor& tensor = unsupported_[it->second.index];
-    return quire::unsupported("tensor " + in_quotes(name) + " of '" + name_ + "' has the type " + tensor.type_name +
-                              ", which quire cannot compute with: use a checkpoint in another type");
+    return quire::unsupported({"tensor ", in_quotes(name), " of '", name_, "' has the type ", tensor.type_name,
+                               ", which quire cannot compute with: use a checkpoint in another type"});
   }
   return static_cast<const TensorRef*>(tensors_[it->second.index].get());
 }

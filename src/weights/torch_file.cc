@@ -16,8 +16,8 @@ namespace {
 constexpr size_t kMaxPickleBytes = size_t{1} << 20;
 constexpr size_t kMaxTorchDims = 8;
 
-Error wrong_torch_file(const std::string& what) {
-  return corrupt(what + "; save it as safetensors instead");
+Failure wrong_torch_file(const std::string& what) {
+  return corrupt({what, "; save it as safetensors instead"});
 }
 
 std::string_view text_of(std::span<const std::byte> bytes) {
@@ -215,8 +215,8 @@ class PickleReader {
       push({PickleKind::kTensor, value(given[1]).number, {}, {given[0], given[2], given[3]}});
       return {};
     }
-    return unsupported("its pickle calls '" + name.substr(0, 80) +
-                       "', which is no part of a plain tensor, and quire runs no pickles; save it as safetensors");
+    return unsupported({"its pickle calls '", name.substr(0, 80),
+                        "', which is no part of a plain tensor, and quire runs no pickles; save it as safetensors"});
   }
 
   Status step(unsigned char op) {
@@ -312,8 +312,8 @@ class PickleReader {
         return set_items(items);
       }
       default:
-        return unsupported("its pickle has the instruction " + std::to_string(op) +
-                           ", which the state dict of plain tensors does not need; save it as safetensors");
+        return unsupported({"its pickle has the instruction ", op,
+                            ", which the state dict of plain tensors does not need; save it as safetensors"});
     }
   }
   Status skip(size_t size) {
@@ -343,8 +343,8 @@ Result<TensorRef> read_tensor(const PickleReader& pickle, const PickleValue& fro
   TensorRef out;
   const std::optional<DType> type = storage_type(storage.text);
   if (!type) {
-    return unsupported("a tensor of it has the type " + storage.text.substr(0, 40) +
-                       "; quire reads float32, float16 and bfloat16");
+    return unsupported(
+        {"a tensor of it has the type ", storage.text.substr(0, 40), "; quire reads float32, float16 and bfloat16"});
   }
   out.dtype = *type;
   if (shape.size() != strides.size() || shape.size() > kMaxTorchDims) {

@@ -89,8 +89,8 @@ Result<std::unique_ptr<Backend>> make_cpu_backend(const CpuOptions& options) {
   QUIRE_ASSIGN(const cpu::Isa isa, cpu::choose_isa(options.isa));
   constexpr int kMaxThreads = 1024;
   if (options.threads < 0 || options.threads > kMaxThreads) {
-    return invalid_argument("the number of CPU threads is " + std::to_string(options.threads) +
-                            "; give 0 (all usable cores) up to " + std::to_string(kMaxThreads));
+    return invalid_argument(
+        {"the number of CPU threads is ", options.threads, "; give 0 (all usable cores) up to ", kMaxThreads});
   }
   const cpu::CpuChoice all =
       options.threads > 0 ? cpu::CpuChoice{.threads = options.threads, .cpus = {}, .reason = {}} : cpu::choose_cpus();

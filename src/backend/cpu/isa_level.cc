@@ -229,8 +229,8 @@ Result<Isa> choose_isa(const std::string& wanted) {
     choices += choices.empty() ? "" : ", ";
     choices += name(isa);
   }
-  return invalid_argument(std::string(source) + " \"" + name_wanted +
-                          "\" is not available on this machine; choose one of: " + choices);
+  return invalid_argument(
+      {source, " \"", name_wanted, "\" is not available on this machine; choose one of: ", choices});
 }
 
 }  // namespace quire::cpu

@@ -40,7 +40,7 @@ class PageMemory::Mapping {
  public:
   static Result<std::shared_ptr<Mapping>> make(size_t bytes) {
     const auto refuse = [&] {
-      return exhausted("cannot reserve " + std::to_string(bytes) + " bytes of memory; use a smaller model or cache");
+      return exhausted({"cannot reserve ", bytes, " bytes of memory; use a smaller model or cache"});
     };
     if (bytes > SIZE_MAX / 2) return refuse();
     const bool huge = bytes >= kHugePage;

@@ -131,7 +131,7 @@ class Kernels {
         return static_cast<const gpu::Kernel*>(place.get());
       }
     }
-    return not_found("this build has no CUDA kernel named '" + text + "' for this GPU");
+    return not_found({"this build has no CUDA kernel named '", text, "' for this GPU"});
   }
 
   // Asks the lists of the driver, which loads no code; where it cannot list, looks for the kernel.
@@ -683,8 +683,8 @@ Result<std::unique_ptr<gpu::Device>> open_device(int index, std::span<const Imag
   }
   QUIRE_ASSIGN(const std::shared_ptr<const Driver> driver, Driver::load());
   if (index < 0 || index >= driver->devices()) {
-    return invalid_argument("there is no CUDA device " + std::to_string(index) + ": this machine has " +
-                            std::to_string(driver->devices()) + ", counted from 0");
+    return invalid_argument(
+        {"there is no CUDA device ", index, ": this machine has ", driver->devices(), ", counted from 0"});
   }
   DeviceId id = 0;
   if (const Code code = driver->api().cuDeviceGet(&id, index)) return driver->error("cuDeviceGet", code);
@@ -692,8 +692,8 @@ Result<std::unique_ptr<gpu::Device>> open_device(int index, std::span<const Imag
   driver->api().cuDeviceGetAttribute(&major, kAttributeCapabilityMajor, id);
   driver->api().cuDeviceGetAttribute(&minor, kAttributeCapabilityMinor, id);
   if (major * 10 + minor < kLeastCapability) {
-    return unsupported(device_name(driver->api(), id) + " has compute capability " + std::to_string(major) + "." +
-                       std::to_string(minor) + "; quire needs 8.0 or later (Ampere): choose another --device");
+    return unsupported({device_name(driver->api(), id), " has compute capability ", major, ".", minor,
+                        "; quire needs 8.0 or later (Ampere): choose another --device"});
   }
   QUIRE_ASSIGN(std::shared_ptr<Session> session, Session::open(driver, index));
   auto device = std::make_unique<CudaDevice>(std::move(session), images, folder);

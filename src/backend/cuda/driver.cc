@@ -56,7 +56,7 @@ Result<std::shared_ptr<const Driver>> Driver::load() {
   const std::string path = env("QUIRE_LIBCUDA").value_or("libcuda.so.1");
   SharedLibrary library(path);
   if (!library) {
-    return unavailable("no NVIDIA driver found (" + path + "): install one, or choose another device with --device");
+    return unavailable({"no NVIDIA driver found (", path, "): install one, or choose another device with --device"});
   }
   const std::shared_ptr<Driver> out(new Driver(std::move(library)));
   const char* missing = nullptr;
@@ -70,8 +70,8 @@ Result<std::shared_ptr<const Driver>> Driver::load() {
 #undef QUIRE_CUDA_NEED
 #undef QUIRE_CUDA_FIND
   if (missing != nullptr) {
-    return unavailable("the NVIDIA driver is too old (" + path + " has no " + std::string(without_version(missing)) +
-                       "): update it to one for CUDA 12 or later");
+    return unavailable({"the NVIDIA driver is too old (", path, " has no ", std::string(without_version(missing)),
+                        "): update it to one for CUDA 12 or later"});
   }
   const DriverApi& api = out->api_;
   if (const Code code = api.cuDriverGetVersion(&out->version_)) return out->error("cuDriverGetVersion", code);
@@ -85,7 +85,7 @@ std::string Driver::version_text() const {
   return "CUDA " + std::to_string(version_ / 1000) + "." + std::to_string(version_ % 1000 / 10);
 }
 
-Error Driver::error(std::string_view call, Code code, const std::string& advice) const {
+Failure Driver::error(std::string_view call, Code code, const std::string& advice) const {
   const char* name = nullptr;
   const char* text = nullptr;
   if (api_.cuGetErrorName(code, &name) != kSuccess || name == nullptr) name = "an unknown error";
@@ -102,7 +102,7 @@ Error Driver::error(std::string_view call, Code code, const std::string& advice)
     message += ": " + std::string(known->text);
   }
   message += "; the driver is for " + version_text();
-  return {known != nullptr ? known->kind : ErrorCode::kUnavailable, message};
+  return Error{known != nullptr ? known->kind : ErrorCode::kUnavailable, message};
 }
 
 }  // namespace quire::cuda

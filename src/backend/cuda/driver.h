@@ -25,7 +25,7 @@ class Driver {
 
   // "cuMemAlloc failed with CUDA_ERROR_OUT_OF_MEMORY (out of memory): what to do". The version suffix of `call` ("_v2")
   // is left out.
-  Error error(std::string_view call, Code code, const std::string& advice = "") const;
+  Failure error(std::string_view call, Code code, const std::string& advice = "") const;
 
  private:
   explicit Driver(SharedLibrary library) : library_(std::move(library)) {}

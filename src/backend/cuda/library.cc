@@ -32,9 +32,8 @@ std::vector<std::string> places() {
   return out;
 }
 
-Error failed(const char* call, int status) {
-  return unavailable(std::string(call) + " failed with status " + std::to_string(status) +
-                     " of cuBLASLt; QUIRE_CUDA_LIBRARY=0 does without it");
+Failure failed(const char* call, int status) {
+  return unavailable({call, " failed with status ", status, " of cuBLASLt; QUIRE_CUDA_LIBRARY=0 does without it"});
 }
 
 }  // namespace
@@ -108,7 +107,7 @@ Result<std::unique_ptr<Library>> Library::load() {
   if (out->api_.name == nullptr) missing = #name;
     QUIRE_CUBLASLT_FUNCTIONS(QUIRE_CUBLASLT_NEED)
 #undef QUIRE_CUBLASLT_NEED
-    if (missing != nullptr) return unavailable(place + " has no " + missing + ", so it is not used");
+    if (missing != nullptr) return unavailable({place, " has no ", missing, ", so it is not used"});
     if (const int status = out->api_.cublasLtCreate(&out->handle_)) return failed("cublasLtCreate", status);
     return out;
   }

@@ -133,7 +133,7 @@ Result<std::unique_ptr<gpu::Graph>> ProductCheck::record(const ProductFn& produc
   device_->begin_recording();
   const Status done = run(product, rows, out_type, runs);
   auto graph = device_->end_recording();
-  if (!done.ok()) return done.error();
+  if (!done.ok()) return done.failure();
   return graph;
 }
 

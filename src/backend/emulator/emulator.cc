@@ -24,8 +24,7 @@ Status read_environment(const char* name, int max, int& value) {
   int number = 0;
   const auto [end, wrong] = std::from_chars(text->data(), text->data() + text->size(), number);
   if (wrong != std::errc() || end != text->data() + text->size() || number < 0 || number > max) {
-    return invalid_argument(std::string(name) + " is '" + *text + "'; it must be a whole number from 0 to " +
-                            std::to_string(max));
+    return invalid_argument({name, " is '", *text, "'; it must be a whole number from 0 to ", max});
   }
   value = number;
   return {};

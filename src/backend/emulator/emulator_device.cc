@@ -111,12 +111,11 @@ class EmulatorDevice final : public Device {
 
   Result<std::unique_ptr<Memory>> allocate(size_t bytes) override {
     if (bytes > free_bytes()) {
-      return exhausted("the emulator has " + std::to_string(free_bytes()) + " bytes left, " + std::to_string(bytes) +
-                       " were asked for");
+      return exhausted({"the emulator has ", free_bytes(), " bytes left, ", bytes, " were asked for"});
     }
     auto memory = std::make_unique<EmulatorMemory>(bytes, &in_use_);
     if (memory->address() == nullptr) {
-      return exhausted("could not allocate " + std::to_string(bytes) + " bytes for the emulator");
+      return exhausted({"could not allocate ", bytes, " bytes for the emulator"});
     }
     return std::unique_ptr<Memory>(std::move(memory));
   }
@@ -124,7 +123,7 @@ class EmulatorDevice final : public Device {
 
   Result<const Kernel*> kernel(std::string_view name) override {
     const auto found = kernels_.find(name);
-    if (found == kernels_.end()) return not_found("the emulator has no kernel " + std::string(name));
+    if (found == kernels_.end()) return not_found({"the emulator has no kernel ", name});
     return static_cast<const Kernel*>(found->second.get());
   }
   std::vector<std::string> kernel_names() const override {

@@ -46,7 +46,7 @@ bool truncates(const SampleRow& row) {
 }
 
 Status take(Result<std::unique_ptr<Memory>> made, std::unique_ptr<Memory>& to) {
-  if (!made.ok()) return made.error();
+  if (!made.ok()) return made.failure();
   to = std::move(made).value();
   return {};
 }
@@ -59,8 +59,8 @@ Status DeviceSampler::prepare(int64_t rows, int64_t rows_of_a_call, int64_t voca
   if (rows <= rows_ && rows_of_a_call <= rows_of_a_call_ && chunks == chunks_) return {};
   chunks_ = chunks;
   if (chunks_ > kSampleMaxChunks) {
-    return unsupported("the vocabulary has " + std::to_string(vocab) + " tokens; on a GPU it may have " +
-                       std::to_string(int64_t{kSampleMaxChunks} * kSampleChunk));
+    return unsupported(
+        {"the vocabulary has ", vocab, " tokens; on a GPU it may have ", int64_t{kSampleMaxChunks} * kSampleChunk});
   }
   const auto allocate = [&](std::unique_ptr<Memory>& to, int64_t count, size_t each) {
     return take(device_.allocate(static_cast<size_t>(count) * each), to);

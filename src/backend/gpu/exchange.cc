@@ -213,7 +213,7 @@ Result<std::unique_ptr<DeviceGroup>> device_group(GpuBackend& gpu, Group& group)
     return make_copied_group(gpu.device(), group);
   }
   if (!way.empty() && way != "nccl")
-    return invalid_argument("QUIRE_GPU_EXCHANGE is '" + way + "'; choose nccl or host");
+    return invalid_argument({"QUIRE_GPU_EXCHANGE is '", way, "'; choose nccl or host"});
   gpu.synchronise();  // and makes the GPU's context current on this thread
   return distributed::make_nccl_group(group);
 }
@@ -225,7 +225,7 @@ Result<int64_t> bytes_of_a_call() {
   int64_t bytes = -1;
   const auto [end, wrong] = std::from_chars(text->data(), text->data() + text->size(), bytes);
   if (wrong == std::errc() && end == text->data() + text->size() && bytes >= 0) return bytes;
-  return invalid_argument("QUIRE_SCATTER_BYTES is '" + *text + "'; it must be a whole number");
+  return invalid_argument({"QUIRE_SCATTER_BYTES is '", *text, "'; it must be a whole number"});
 }
 
 }  // namespace

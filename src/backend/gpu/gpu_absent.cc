@@ -7,7 +7,7 @@
 namespace quire::gpu {
 namespace {
 
-Error absent() {
+Failure absent() {
   return unsupported(
       "this build has no code for GPUs; configure it with -DQUIRE_GPU=ON, as scripts/quickstart --cuda does");
 }

@@ -104,7 +104,7 @@ KernelTable::KernelTable(Device& device) : device_(device) {
     }
   }
   if (!missing.empty()) {
-    complete_ = unsupported("this build lacks kernels for " + describe(device.info()) + " (" + why + "): " + missing);
+    complete_ = unsupported({"this build lacks kernels for ", describe(device.info()), " (", why, "): ", missing});
   }
 }
 

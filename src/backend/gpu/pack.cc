@@ -83,9 +83,8 @@ Status GpuBackend::place_weight(const PackOptions::Stack& stack, GpuMatrix& weig
     const GpuMatrix& first = gpu_matrix(stack.first);
     QUIRE_CHECK(first.n() == weight.n() && first.k() == weight.k(), "the matrices of a stack have one shape");
     if (first.dtype() != weight.dtype() || first.group != weight.group) {
-      return unsupported(std::string("it has the type ") + name(weight.dtype()) +
-                         " and other experts of its layer have " + name(first.dtype()) +
-                         "; they must have one type and groups of one size");
+      return unsupported({"it has the type ", name(weight.dtype()), " and other experts of its layer have ",
+                          name(first.dtype()), "; they must have one type and groups of one size"});
     }
     weight.memory = first.memory;
     weight.data = static_cast<char*>(first.data) + static_cast<size_t>(stack.place) * weight.bytes();

@@ -33,7 +33,7 @@ class RecordingDevice final : public Device {
   }
   Result<std::unique_ptr<Memory>> allocate_host(size_t bytes) override { return allocate(bytes); }
   Result<const Kernel*> kernel(std::string_view name) override {
-    if (missing.contains(name)) return not_found("there is no kernel " + std::string(name));
+    if (missing.contains(name)) return not_found({"there is no kernel ", name});
     auto& kernel = kernels_[std::string(name)];
     if (kernel == nullptr) kernel = std::make_unique<NamedKernel>(name);
     return static_cast<const Kernel*>(kernel.get());

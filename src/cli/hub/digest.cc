@@ -29,8 +29,8 @@ std::string to_hex(const unsigned char* bytes, unsigned int size) {
   return out;
 }
 
-Error read_error(const std::filesystem::path& path) {
-  return unavailable("cannot read '" + path.string() + "': " + std::strerror(errno));
+Failure read_error(const std::filesystem::path& path) {
+  return unavailable({"cannot read '", path.string(), "': ", std::strerror(errno)});
 }
 
 // Feeds the whole file to the digest. The caller keeps the descriptor.
@@ -66,7 +66,7 @@ Result<std::string> file_digest(const std::filesystem::path& path, std::string_v
   Context context(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
   QUIRE_CHECK(context != nullptr);
   if (EVP_DigestInit_ex(context.get(), is_sha256 ? EVP_sha256() : EVP_sha1(), nullptr) != 1) {
-    return unsupported("this machine's OpenSSL does not support " + std::string(is_sha256 ? "sha256" : "sha1"));
+    return unsupported({"this machine's OpenSSL does not support ", std::string(is_sha256 ? "sha256" : "sha1")});
   }
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return read_error(path);
@@ -83,7 +83,7 @@ Result<std::string> file_digest(const std::filesystem::path& path, std::string_v
   }
   const Status fed = digest_descriptor(fd, path, context.get(), on_bytes);
   ::close(fd);
-  if (!fed.ok()) return fed.error();
+  if (!fed.ok()) return fed.failure();
   unsigned char bytes[EVP_MAX_MD_SIZE];
   unsigned int size = 0;
   EVP_DigestFinal_ex(context.get(), bytes, &size);

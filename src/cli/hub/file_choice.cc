@@ -49,7 +49,7 @@ Result<FileChoice> choose_included(const std::vector<HubFile>& all, const Choice
     if (std::any_of(options.include.begin(), options.include.end(), matches)) choice.files.push_back(file);
   }
   if (choice.files.empty()) {
-    return not_found("no file of " + options.name + " matches --include " + joined(options.include));
+    return not_found({"no file of ", options.name, " matches --include ", joined(options.include)});
   }
   sort_small_first(choice.files);
   return choice;
@@ -93,7 +93,7 @@ Result<FileChoice> choose_gguf(const std::map<std::string, std::vector<HubFile>>
   if (!options.quant.empty()) {
     chosen = groups.find(upper(options.quant));
     if (chosen == groups.end()) {
-      return not_found(options.name + " has no " + options.quant + " GGUF file; it has " + joined(names));
+      return not_found({options.name, " has no ", options.quant, " GGUF file; it has ", joined(names)});
     }
   } else if (groups.size() == 1) {
     chosen = groups.begin();
@@ -103,8 +103,8 @@ Result<FileChoice> choose_gguf(const std::map<std::string, std::vector<HubFile>>
     }
   }
   if (chosen == groups.end()) {
-    return invalid_argument(options.name + " has several GGUF files (" + joined(names) +
-                            "): choose one with --quant or --include");
+    return invalid_argument(
+        {options.name, " has several GGUF files (", joined(names), "): choose one with --quant or --include"});
   }
   // Several files of one quantisation are parts of one split file or different models; do not guess between models.
   std::set<std::string> stems;
@@ -114,8 +114,8 @@ Result<FileChoice> choose_gguf(const std::map<std::string, std::vector<HubFile>>
     paths.push_back(file.path);
   }
   if (stems.size() > 1) {
-    return invalid_argument(options.name + " has several " + chosen->first + " files (" + joined(paths) +
-                            "): choose with --include");
+    return invalid_argument(
+        {options.name, " has several ", chosen->first, " files (", joined(paths), "): choose with --include"});
   }
   FileChoice choice;
   choice.files = chosen->second;
@@ -140,11 +140,11 @@ Result<FileChoice> choose_files(const std::vector<HubFile>& all, const ChoiceOpt
   if (safetensors && options.quant.empty()) return choose_safetensors(all);
   if (!groups.empty()) return choose_gguf(groups, options);
   if (!options.quant.empty()) {
-    return not_found(options.name + " has no GGUF files, so --quant " + options.quant + " does not apply");
+    return not_found({options.name, " has no GGUF files, so --quant ", options.quant, " does not apply"});
   }
-  return unsupported(options.name +
-                     " has neither safetensors with a config.json nor GGUF files (other formats are not supported); "
-                     "--include chooses files by name");
+  return unsupported({options.name,
+                      " has neither safetensors with a config.json nor GGUF files (other formats are not supported); "
+                      "--include chooses files by name"});
 }
 
 namespace {

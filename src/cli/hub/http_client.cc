@@ -168,13 +168,13 @@ Status HttpClient::perform(Exchange& exchange, const HttpRequest& request, const
   if (code == CURLE_OK) return {};
   if (code == CURLE_ABORTED_BY_CALLBACK) return Error{ErrorCode::kCancelled, "the download was cancelled"};
   const std::string reason = why[0] != '\0' ? why : curl_easy_strerror(code);
-  return unavailable("no response from " + url_origin(url) + ": " + reason);
+  return unavailable({"no response from ", url_origin(url), ": ", reason});
 }
 
 Result<HttpReply> HttpClient::get(const HttpRequest& request, const BodySink& sink) {
   if (!is_header_safe(request.token)) return invalid_argument("the token contains a control character");
   const std::string first = url_origin(request.url);
-  if (first.empty()) return invalid_argument("'" + request.url + "' is not an http or https address");
+  if (first.empty()) return invalid_argument({"'", request.url, "' is not an http or https address"});
   // An ETag that could split a header is dropped, and then the range is not requested either.
   HttpRequest checked = request;
   if (!is_header_safe(checked.if_range)) {
@@ -189,18 +189,18 @@ Result<HttpReply> HttpClient::get(const HttpRequest& request, const BodySink& si
     QUIRE_TRY(perform(exchange, checked, url, send_token));
     if (!is_redirect(exchange.reply.status)) return std::move(exchange.reply);
     const std::string* location = exchange.reply.header("location");
-    if (location == nullptr) return corrupt(url_origin(url) + " redirects without a location");
+    if (location == nullptr) return corrupt({url_origin(url), " redirects without a location"});
     const std::string next = url_join(url, *location);
     const std::string origin = url_origin(next);
-    if (origin.empty()) return corrupt(url_origin(url) + " redirects to an address that is not http or https");
+    if (origin.empty()) return corrupt({url_origin(url), " redirects to an address that is not http or https"});
     if (first.starts_with("https:") && !origin.starts_with("https:")) {
-      return corrupt(url_origin(url) + " redirects from https to plain http (" + origin + "), which is not allowed");
+      return corrupt({url_origin(url), " redirects from https to plain http (", origin, "), which is not allowed"});
     }
     send_token =
         send_token && origin == first;  // after leaving the host, it is not sent again even if a redirect leads back
     url = next;
   }
-  return corrupt(first + " redirects more than " + std::to_string(kMaxRedirects) + " times");
+  return corrupt({first, " redirects more than ", kMaxRedirects, " times"});
 }
 
 std::string url_origin(const std::string& url) {

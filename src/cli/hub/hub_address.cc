@@ -74,22 +74,22 @@ bool is_hub_address(std::string_view text) {
 
 Result<HubAddress> parse_hub_address(std::string_view text, std::string_view endpoint) {
   const std::string shown(text.substr(0, kLongest));
-  if (text.size() > kLongest) return invalid_argument("the address '" + shown.substr(0, 60) + "...' is too long");
+  if (text.size() > kLongest) return invalid_argument({"the address '", shown.substr(0, 60), "...' is too long"});
   const std::string host = host_of(text);
   if (!is_public(host) && host != host_of(endpoint)) {
-    return invalid_argument("'" + shown +
-                            "' is not on the configured hub; set HF_ENDPOINT to that hub, such as https://" + host +
-                            ", or give owner/name");
+    return invalid_argument({"'", shown,
+                             "' is not on the configured hub; set HF_ENDPOINT to that hub, such as https://", host,
+                             ", or give owner/name"});
   }
   std::string_view path = without_scheme(text);
   path.remove_prefix(std::min(path.find('/'), path.size()));
   path = path.substr(0, path.find_first_of("?#"));
   const std::vector<std::string> parts = parts_of(path);
   const Error wrong =
-      invalid_argument("'" + shown + "' is not the page of a model, which looks like https://" + host + "/owner/name");
+      invalid_argument({"'", shown, "' is not the page of a model, which looks like https://", host, "/owner/name"});
   if (parts.empty()) return wrong;
   if (parts[0] == "datasets" || parts[0] == "spaces" || parts[0] == "collections") {
-    return invalid_argument("'" + shown + "' is a page of " + parts[0] + "; quire pulls models");
+    return invalid_argument({"'", shown, "' is a page of ", parts[0], "; quire pulls models"});
   }
   HubAddress out;
   out.name = parts[0];

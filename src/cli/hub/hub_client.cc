@@ -29,12 +29,12 @@ Result<HubFile> parse_path(const json::Value& entry, const char* key, const std:
   HubFile file;
   const json::Value* path = entry.find(key);
   if (path == nullptr || !path->is_string()) {
-    return corrupt("the hub's listing of " + name + " has a file without a name (" + key + ")");
+    return corrupt({"the hub's listing of ", name, " has a file without a name (", key, ")"});
   }
   file.path = path->as_string();
   if (!is_safe_path(file.path)) {
-    return corrupt("the hub's listing of " + name + " has a file outside of its folder ('" + file.path +
-                   "'): nothing was downloaded");
+    return corrupt({"the hub's listing of ", name, " has a file outside of its folder ('", file.path,
+                    "'): nothing was downloaded"});
   }
   return file;
 }
@@ -67,7 +67,7 @@ Result<HubFile> parse_file(const json::Value& entry, const std::string& name) {
 Result<HubClient> HubClient::open(std::string endpoint, std::string token, HttpClient& http) {
   while (!endpoint.empty() && endpoint.back() == '/') endpoint.pop_back();
   if (url_origin(endpoint).empty()) {
-    return invalid_argument("HF_ENDPOINT is '" + endpoint + "', which is not an http or https address");
+    return invalid_argument({"HF_ENDPOINT is '", endpoint, "', which is not an http or https address"});
   }
   return HubClient(std::move(endpoint), std::move(token), http);
 }
@@ -80,7 +80,7 @@ Result<HubRepository> HubClient::list(const std::string& name, const std::string
   const auto sink = [&](const HttpReply& reply, std::string_view piece) -> Status {
     if (reply.status != 200) return {};
     if (body.size() + piece.size() > kMaxListingBytes) {
-      return corrupt("the hub's listing of " + name + " is larger than " + std::to_string(kMaxListingBytes) + " bytes");
+      return corrupt({"the hub's listing of ", name, " is larger than ", kMaxListingBytes, " bytes"});
     }
     body += piece;
     return {};
@@ -106,29 +106,29 @@ std::string HubClient::file_url(const HubRepository& repository, std::string_vie
          url_encode(path, "/");
 }
 
-Error HubClient::describe_status(const HttpReply& reply, const std::string& what) const {
+Failure HubClient::describe_status(const HttpReply& reply, const std::string& what) const {
   const std::string* error_code = reply.header("x-error-code");
   const std::string status = std::to_string(reply.status);
   if (error_code != nullptr && *error_code == "GatedRepo") {
-    return invalid_argument(what + " is gated (" + status + "): accept its licence on " + endpoint_ +
-                            " and give a token with HF_TOKEN or --token");
+    return invalid_argument({what, " is gated (", status, "): accept its licence on ", endpoint_,
+                             " and give a token with HF_TOKEN or --token"});
   }
   if (reply.status == 401) {
     // A hub sends the same status for a repository that does not exist, so as not to reveal which repositories do.
     const std::string hint = token_.empty() ? "it does not exist, or it needs a token (HF_TOKEN or --token)"
                                             : "the token was not accepted, or it does not exist";
-    return invalid_argument("the hub denies access to " + what + " (401): " + hint);
+    return invalid_argument({"the hub denies access to ", what, " (401): ", hint});
   }
   if (reply.status == 403) {
-    return invalid_argument("the hub denies access to " + what +
-                            " (403): it needs a token that may read it, and its licence "
-                            "accepted on " +
-                            endpoint_);
+    return invalid_argument({"the hub denies access to ", what,
+                             " (403): it needs a token that may read it, and its licence "
+                             "accepted on ",
+                             endpoint_});
   }
-  if (reply.status == 404) return not_found("the hub has no " + what + " (404): check the name at " + endpoint_);
-  if (reply.status == 429) return unavailable("too many requests to the hub for " + what + " (429)");
-  if (reply.status >= 500) return unavailable("the hub failed to serve " + what + " (" + status + ")");
-  return corrupt("the hub returned the unexpected status " + status + " for " + what);
+  if (reply.status == 404) return not_found({"the hub has no ", what, " (404): check the name at ", endpoint_});
+  if (reply.status == 429) return unavailable({"too many requests to the hub for ", what, " (429)"});
+  if (reply.status >= 500) return unavailable({"the hub failed to serve ", what, " (", status, ")"});
+  return corrupt({"the hub returned the unexpected status ", status, " for ", what});
 }
 
 bool is_model_name(std::string_view name) {
@@ -139,7 +139,7 @@ bool is_model_name(std::string_view name) {
 
 Result<HubRepository> parse_listing(std::string_view json_text, const std::string& name, const std::string& revision) {
   auto parsed = json::parse(json_text, {.max_depth = 64, .max_bytes = kMaxListingBytes, .max_values = 4'000'000});
-  if (!parsed.ok()) return corrupt("the hub's listing of " + name + " is not valid JSON: " + parsed.error().message);
+  if (!parsed.ok()) return corrupt({"the hub's listing of ", name, " is not valid JSON: ", parsed.error().message});
   HubRepository repository;
   repository.name = name;
   const json::Value* commit = parsed->find("sha");
@@ -147,7 +147,7 @@ Result<HubRepository> parse_listing(std::string_view json_text, const std::strin
       commit != nullptr && commit->is_string() && !commit->as_string().empty() ? commit->as_string() : revision;
   const json::Value* siblings = parsed->find("siblings");
   if (siblings == nullptr || !siblings->is_array()) {
-    return corrupt("the hub's listing of " + name + " has no list of files (siblings)");
+    return corrupt({"the hub's listing of ", name, " has no list of files (siblings)"});
   }
   std::set<std::string> seen;
   for (const auto& entry : siblings->as_array()) {
@@ -172,17 +172,17 @@ bool is_modelscope(std::string_view endpoint) {
 Result<HubRepository> parse_modelscope_listing(std::string_view json_text, const std::string& name,
                                                const std::string& revision) {
   auto parsed = json::parse(json_text, {.max_depth = 64, .max_bytes = kMaxListingBytes, .max_values = 4'000'000});
-  if (!parsed.ok()) return corrupt("the hub's listing of " + name + " is not valid JSON: " + parsed.error().message);
+  if (!parsed.ok()) return corrupt({"the hub's listing of ", name, " is not valid JSON: ", parsed.error().message});
   const json::Value* success = parsed->find("Success");
   if (success != nullptr && success->is_bool() && !success->as_bool()) {
     const json::Value* message = parsed->find("Message");
-    return not_found("the hub has no " + name + " at revision '" + revision + "': " +
-                     (message != nullptr && message->is_string() ? message->as_string() : "it gives no reason"));
+    return not_found({"the hub has no ", name, " at revision '", revision, "': ",
+                      (message != nullptr && message->is_string() ? message->as_string() : "it gives no reason")});
   }
   const json::Value* data = parsed->find("Data");
   const json::Value* files = data != nullptr ? data->find("Files") : nullptr;
   if (files == nullptr || !files->is_array()) {
-    return corrupt("the hub's listing of " + name + " has no list of files (Data.Files)");
+    return corrupt({"the hub's listing of ", name, " has no list of files (Data.Files)"});
   }
   HubRepository repository{name, revision, {}};
   std::set<std::string> seen;

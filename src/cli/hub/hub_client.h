@@ -38,7 +38,7 @@ class HubClient {
   const std::string& endpoint() const { return endpoint_; }
 
   // The sentence for an error status. `what` is the repository or "file of repository".
-  Error describe_status(const HttpReply& reply, const std::string& what) const;
+  Failure describe_status(const HttpReply& reply, const std::string& what) const;
 
  private:
   HubClient(std::string endpoint, std::string token, HttpClient& http)

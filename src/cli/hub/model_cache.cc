@@ -134,21 +134,21 @@ Result<fs::path> choose(const CachedModel& model, std::string_view variant, cons
     }
     if (meant.size() == 1) return model.folder / meant[0];
     if (meant.size() > 1) {
-      return invalid_argument("'" + std::string(variant) + "' matches several files of " + called + " (" +
-                              joined(meant) + "): name one of them after the colon");
+      return invalid_argument({"'", variant, "' matches several files of ", called, " (", joined(meant),
+                               "): name one of them after the colon"});
     }
     const std::string has = model.gguf_files.empty() ? "no GGUF file" : joined(variants_of(model));
-    return not_found(called + " has " + has + " in the cache, not '" + std::string(variant) +
-                     "'; get it with: quire pull " + model.name + " --quant " + std::string(variant));
+    return not_found({called, " has ", has, " in the cache, not '", variant, "'; get it with: quire pull ", model.name,
+                      " --quant ", variant});
   }
   const bool whole_folder = is_whole_folder(model);
   if (whole_folder && model.complete) return model.folder;
   if (!whole_folder && model.gguf_files.size() == 1) return model.folder / model.gguf_files[0];
   if (!whole_folder && model.gguf_files.size() > 1) {
-    return invalid_argument(called + " has several GGUF files: choose one with '" + called + ":" +
-                            variants_of(model)[0] + "' (it has " + joined(variants_of(model)) + ")");
+    return invalid_argument({called, " has several GGUF files: choose one with '", called, ":", variants_of(model)[0],
+                             "' (it has ", joined(variants_of(model)), ")"});
   }
-  return not_found(called + " is only partly downloaded; finish it with: quire pull " + model.name);
+  return not_found({called, " is only partly downloaded; finish it with: quire pull ", model.name});
 }
 
 // The cached name that is nearest to a misspelt one, as a question; else "".
@@ -197,12 +197,12 @@ Result<const CachedModel*> find_cached(const std::string& name, std::string_view
   if (found.size() > 1) {
     std::vector<std::string> names;
     for (const auto* model : found) names.push_back(model->name);
-    return invalid_argument("'" + name + "' matches several cached models: choose one of " + joined(names));
+    return invalid_argument({"'", name, "' matches several cached models: choose one of ", joined(names)});
   }
   const std::string what = "'" + std::string(argument) + "' is not a file, a folder or a cached model";
   const std::string meant = suggestion(name, cached);
-  if (!meant.empty()) return not_found(what + meant + " (" + cached_names(cached) + ")");
-  return not_found(what + "; " + cached_names(cached) + "; get it with: quire pull " + name);
+  if (!meant.empty()) return not_found({what, meant, " (", cached_names(cached), ")"});
+  return not_found({what, "; ", cached_names(cached), "; get it with: quire pull ", name});
 }
 
 Result<fs::path> resolve_cached(std::string_view argument, const std::vector<CachedModel>& cached) {
@@ -247,9 +247,9 @@ std::optional<Result<fs::path>> resolve_path(const std::string& argument) {
   if (!is_regular(path)) return std::nullopt;
   if (ends_with_ignoring_case(argument, ".gguf")) return Result<fs::path>(path);
   if (ends_with_ignoring_case(argument, ".safetensors")) {
-    return Result<fs::path>(invalid_argument("'" + argument +
-                                             "' is a single safetensors file: give the folder that has it "
-                                             "and its config.json"));
+    return Result<fs::path>(invalid_argument({"'", argument,
+                                              "' is a single safetensors file: give the folder that has it "
+                                              "and its config.json"}));
   }
   return std::nullopt;
 }
@@ -306,11 +306,11 @@ Result<CacheEntry> find_in_cache(std::string_view argument, const fs::path& mode
   const std::string name(argument.substr(0, colon));
   auto found = find_cached(name, argument, cached);
   if (!found.ok()) {
-    if (found.error().code != ErrorCode::kNotFound) return found.error();
+    if (found.error().code != ErrorCode::kNotFound) return found.failure();
     const bool path = name.find('\0') == std::string::npos && (is_folder(name) || is_regular(name));
     const std::string hint = path ? "; quire rm does not delete other files" : suggestion(name, cached);
-    return not_found("'" + std::string(argument) + "' is not a model of the cache in " + models.string() + hint + " (" +
-                     cached_names(cached) + ")");
+    return not_found(
+        {"'", argument, "' is not a model of the cache in ", models.string(), hint, " (", cached_names(cached), ")"});
   }
   const CachedModel& model = **found;
   if (colon == std::string_view::npos) return CacheEntry{model.name, model.folder, model.bytes};
@@ -324,13 +324,13 @@ Status remove_from_cache(const CacheEntry& entry, const fs::path& models) {
   std::error_code failed;
   const fs::path home = fs::canonical(models, failed), inside = fs::canonical(entry.path.parent_path(), failed);
   if (failed || std::mismatch(home.begin(), home.end(), inside.begin(), inside.end()).first != home.end()) {
-    return invalid_argument("'" + entry.path.string() + "' leads out of the cache in " + models.string() +
-                            "; delete it yourself");
+    return invalid_argument(
+        {"'", entry.path.string(), "' leads out of the cache in ", models.string(), "; delete it yourself"});
   }
   const auto gone = [&](const fs::path& path) -> Status {
     fs::remove_all(path, failed);  // of a link, only the link
     if (!failed) return {};
-    return unavailable("cannot delete '" + path.string() + "': " + failed.message());
+    return unavailable({"cannot delete '", path.string(), "': ", failed.message()});
   };
   if (is_regular(entry.path)) {
     const fs::path folder = entry.path.parent_path();
@@ -357,8 +357,8 @@ Result<fs::path> resolve_model(std::string_view argument, const fs::path& models
         if (model.name == name) return choose(model, "", model.name);
       }
     }
-    return not_found("the default model " + std::string(kDefaultModel) + " is not in " + models.string() +
-                     "; get it with: " + default_model_command() + ", or name another model");
+    return not_found({"the default model ", kDefaultModel, " is not in ", models.string(),
+                      "; get it with: ", default_model_command(), ", or name another model"});
   }
   if (argument.find('\0') != std::string_view::npos) return invalid_argument("a model's name contains a zero byte");
   const std::string text(argument);
@@ -366,15 +366,15 @@ Result<fs::path> resolve_model(std::string_view argument, const fs::path& models
   const bool looks_like_path =
       text.front() == '/' || text.front() == '.' || text.front() == '~' || ends_with_ignoring_case(text, ".gguf");
   if (is_folder(text) && (looks_like_path || text.back() == '/')) {
-    return not_found("the folder '" + text + "' has neither config.json nor a .gguf file");
+    return not_found({"the folder '", text, "' has neither config.json nor a .gguf file"});
   }
-  if (is_regular(text)) return invalid_argument("'" + text + "' is neither a folder nor a .gguf file");
+  if (is_regular(text)) return invalid_argument({"'", text, "' is neither a folder nor a .gguf file"});
   if (looks_like_path && text.find(':') == std::string::npos) {
-    return not_found("'" + text + "' does not exist; " + cached_names(cached));
+    return not_found({"'", text, "' does not exist; ", cached_names(cached)});
   }
   auto found = resolve_cached(argument, cached);
   if (!found.ok() && is_folder(text)) {
-    return not_found("the folder '" + text + "' has neither config.json nor a .gguf file");
+    return not_found({"the folder '", text, "' has neither config.json nor a .gguf file"});
   }
   return found;
 }

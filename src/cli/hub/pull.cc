@@ -32,10 +32,10 @@ namespace {
 constexpr int kMaxWaitMs = 30'000;
 constexpr uint64_t kSpareDiskBytes = uint64_t{64} << 20;
 
-Error file_error(const std::string& doing, const fs::path& path, int error_number) {
+Failure file_error(const std::string& doing, const fs::path& path, int error_number) {
   if (error_number == ENOSPC || error_number == EDQUOT) {
-    return exhausted("the disk is full: cannot " + doing + " '" + path.string() +
-                     "'; the downloaded part is kept, so free some space and pull again");
+    return exhausted({"the disk is full: cannot ", doing, " '", path.string(),
+                      "'; the downloaded part is kept, so free some space and pull again"});
   }
   return Error{ErrorCode::kInternal, "cannot " + doing + " '" + path.string() + "': " + std::strerror(error_number)};
 }
@@ -219,8 +219,8 @@ Status Puller::check_space(const FileChoice& choice) const {
   const auto space = fs::space(folder_, failed);
   if (failed || needed == 0) return {};
   if (space.available > kSpareDiskBytes && needed <= space.available - kSpareDiskBytes) return {};
-  return exhausted(repository_.name + " needs " + human_bytes(needed) + " more, but " + human_bytes(space.available) +
-                   " is free in '" + folder_.string() + "': free some space, or set QUIRE_HOME to a larger disk");
+  return exhausted({repository_.name, " needs ", human_bytes(needed), " more, but ", human_bytes(space.available),
+                    " is free in '", folder_.string(), "': free some space, or set QUIRE_HOME to a larger disk"});
 }
 
 // Whether the file is on disk and correct, by the record or else by its checksum.
@@ -248,8 +248,8 @@ Status Puller::verify(const HubFile& file, const fs::path& path) {
   fs::remove(path, failed);
   fs::remove(path.string() + ".etag", failed);
   return corrupt(
-      file.path + " of " + repository_.name + " " + wrong +
-      ": the downloaded file was deleted; pull again, and if it is still wrong, tell the owner of the model");
+      {file.path, " of ", repository_.name, " ", wrong,
+       ": the downloaded file was deleted; pull again, and if it is still wrong, tell the owner of the model"});
 }
 
 // One request for the missing part of a file. kUnavailable: worth another try.
@@ -268,7 +268,7 @@ Status Puller::one_try(HubFile& file, PartFile& part, const fs::path& etag_path)
     if (file.digest.empty()) file.digest = stated_digest(reply);
     if (reply.status == 206) {
       misplaced = range_start(reply) != part.size();
-      if (misplaced) return unavailable("the hub sent another part of " + file.path + " than requested");
+      if (misplaced) return unavailable({"the hub sent another part of ", file.path, " than requested"});
     } else if (part.size() > 0) {
       QUIRE_TRY(part.begin_again());  // the server does not resume, or the file has changed
       progress_.note("the hub sends " + file.path + " from the beginning");
@@ -284,8 +284,7 @@ Status Puller::one_try(HubFile& file, PartFile& part, const fs::path& etag_path)
     if (reply.status != 200 && reply.status != 206) return {};
     if (!begun) QUIRE_TRY(begin(reply));
     if (file.size_known && part.size() + piece.size() > file.size) {
-      return corrupt("the hub sent more of " + file.path + " than the " + std::to_string(file.size) +
-                     " bytes that it listed");
+      return corrupt({"the hub sent more of ", file.path, " than the ", file.size, " bytes that it listed"});
     }
     QUIRE_TRY(part.append(piece));
     progress_.set(part.size());
@@ -293,12 +292,12 @@ Status Puller::one_try(HubFile& file, PartFile& part, const fs::path& etag_path)
   };
   auto got = http_.get(request, sink);
   if (misplaced) QUIRE_TRY(part.begin_again());
-  if (!got.ok()) return got.error();
+  if (!got.ok()) return got.failure();
   if (got->status == 416) {
     // Either nothing is left to send, or the partial file is too long: the final check decides, or it restarts.
     if (file.size_known && part.size() == file.size) return {};
     QUIRE_TRY(part.begin_again());
-    return unavailable("the hub does not have the requested part of " + file.path);
+    return unavailable({"the hub does not have the requested part of ", file.path});
   }
   if (got->status != 200 && got->status != 206) {
     return hub_.describe_status(*got, file.path + " of " + repository_.name);
@@ -306,8 +305,7 @@ Status Puller::one_try(HubFile& file, PartFile& part, const fs::path& etag_path)
   if (!begun && file.digest.empty()) file.digest = stated_digest(*got);  // an empty file has no body
   if (!begun && got->status == 200) QUIRE_TRY(part.begin_again());
   if (file.size_known && part.size() < file.size) {
-    return unavailable("the connection ended after " + std::to_string(part.size()) + " of " +
-                       std::to_string(file.size) + " bytes of " + file.path);
+    return unavailable({"the connection ended after ", part.size(), " of ", file.size, " bytes of ", file.path});
   }
   return {};
 }
@@ -332,8 +330,8 @@ Status Puller::download(HubFile& file, const fs::path& part_path) {
     if (part.size() > furthest) attempt = 0;
     furthest = std::max(furthest, part.size());
     if (attempt + 1 >= options_.tries) {
-      return unavailable(tried.error().message + " (gave up after " + std::to_string(options_.tries) +
-                         " tries; the downloaded part is kept, so pull again to resume)");
+      return unavailable({tried.error().message, " (gave up after ", options_.tries,
+                          " tries; the downloaded part is kept, so pull again to resume)"});
     }
     progress_.note(tried.error().message + "; trying again");
     wait(attempt);
@@ -412,8 +410,8 @@ Status settle_address(const std::string& endpoint, PullOptions& options) {
   options.name = address.name;
   if (!address.revision.empty()) {
     if (options.revision != PullOptions{}.revision && options.revision != address.revision) {
-      return invalid_argument("--revision is '" + options.revision + "', but the address has '" + address.revision +
-                              "': give one of them");
+      return invalid_argument(
+          {"--revision is '", options.revision, "', but the address has '", address.revision, "': give one of them"});
     }
     options.revision = address.revision;
   }
@@ -439,7 +437,7 @@ Result<fs::path> pull_model(const PullOptions& given, Progress& progress) {
   if (quant.empty() && colon != std::string::npos) quant = options.name.substr(colon + 1);
   // A quantisation has the same characters as a name.
   if (!is_model_name(name) || (colon != std::string::npos && !is_model_name("x/" + options.name.substr(colon + 1)))) {
-    return invalid_argument("'" + options.name + "' is not the name of a model on a hub: it must look like owner/name");
+    return invalid_argument({"'", options.name, "' is not the name of a model on a hub: it must look like owner/name"});
   }
   if (options.revision.empty()) return invalid_argument("--revision is empty: give a branch, a tag or a commit");
   int stall_seconds = options.stall_seconds;

@@ -19,8 +19,8 @@ Status check_frequencies(const RopeConfig& rope, int64_t longest) {
     const bool plain = std::all_of(frequencies.inv_freq.begin(), frequencies.inv_freq.end(),
                                    [](float f) { return f >= 0 && std::isfinite(f); });
     if (!plain || !(frequencies.attention_factor > 0) || !std::isfinite(frequencies.attention_factor)) {
-      return invalid_argument("the rope settings (theta " + std::to_string(rope.theta) + ", factor " +
-                              std::to_string(rope.factor) + ") give frequencies that are not numbers");
+      return invalid_argument({"the rope settings (theta ", std::to_string(rope.theta), ", factor ",
+                               std::to_string(rope.factor), ") give frequencies that are not numbers"});
     }
   }
   return {};
@@ -32,14 +32,14 @@ namespace {
 
 Status check_rope(const RopeConfig& rope, int64_t head_dim, int64_t longest) {
   if (rope.rot_dim < 2 || rope.rot_dim % 2 != 0 || rope.rot_dim > head_dim) {
-    return invalid_argument("the rotary dimension is " + std::to_string(rope.rot_dim) +
-                            "; it must be even, at least 2 and at most the head size " + std::to_string(head_dim));
+    return invalid_argument({"the rotary dimension is ", rope.rot_dim,
+                             "; it must be even, at least 2 and at most the head size ", head_dim});
   }
   const size_t half = static_cast<size_t>(rope.rot_dim / 2);
   for (const auto* factors : {&rope.short_factors, &rope.long_factors, &rope.freq_factors}) {
     if (!factors->empty() && factors->size() != half) {
-      return invalid_argument("a list of rope factors has " + std::to_string(factors->size()) +
-                              " numbers, but half of the rotary dimension is " + std::to_string(half));
+      return invalid_argument(
+          {"a list of rope factors has ", factors->size(), " numbers, but half of the rotary dimension is ", half});
     }
   }
   if (rope.type == RopeType::kLongRope && (rope.short_factors.empty() || rope.long_factors.empty())) {
@@ -71,9 +71,7 @@ Status complete_rope(RopeConfig& rope, int64_t head_dim, int64_t longest) {
 }
 
 Status check_layer(const DecoderConfig& config, const LayerConfig& layer, int64_t index) {
-  const auto in_layer = [&](const std::string& what) {
-    return unsupported("layer " + std::to_string(index) + ": " + what);
-  };
+  const auto in_layer = [&](const std::string& what) { return unsupported({"layer ", index, ": ", what}); };
   const int64_t kv_heads = config.kv_heads_of(layer);
   const int64_t head_dim = config.head_dim_of(layer);
   const int64_t kernel = layer.mixer == Mixer::kGatedDeltaNet ? config.gdn.kernel
@@ -152,9 +150,7 @@ Status check_layers_agree(const DecoderConfig& config) {
   for (size_t i = 0; i < config.per_layer.size(); ++i) {
     const LayerConfig& layer = config.per_layer[i];
     if (layer.mixer != Mixer::kAttention) continue;
-    const auto in_layer = [&](const std::string& what) {
-      return invalid_argument("layer " + std::to_string(i) + ": " + what);
-    };
+    const auto in_layer = [&](const std::string& what) { return invalid_argument({"layer ", i, ": ", what}); };
     const RopeConfig& rope = layer.rope == RopeUse::kLocal ? config.local_rope : config.rope;
     if (layer.rope != RopeUse::kNone && rope.rot_dim > config.head_dim_of(layer)) {
       return in_layer("its heads of " + std::to_string(config.head_dim_of(layer)) + " are smaller than the " +
@@ -181,8 +177,8 @@ Status complete(DecoderConfig& config, int64_t k_rows) {
     } else if (config.hidden % config.heads == 0) {
       config.head_dim = config.hidden / config.heads;
     } else {
-      return invalid_argument("field 'head_dim' is missing, and hidden size " + std::to_string(config.hidden) +
-                              " is no multiple of " + std::to_string(config.heads) + " heads");
+      return invalid_argument({"field 'head_dim' is missing, and hidden size ", config.hidden, " is no multiple of ",
+                               config.heads, " heads"});
     }
   }
   if (!config.rope_layers.empty() && config.rope_layers.size() != static_cast<size_t>(config.layers)) {
@@ -194,8 +190,8 @@ Status complete(DecoderConfig& config, int64_t k_rows) {
     config.per_layer.assign(static_cast<size_t>(config.layers), layer);
   }
   if (config.per_layer.size() != static_cast<size_t>(config.layers)) {
-    return invalid_argument("the list of layers has " + std::to_string(config.per_layer.size()) + " entries, but " +
-                            std::to_string(config.layers) + " layers are announced");
+    return invalid_argument(
+        {"the list of layers has ", config.per_layer.size(), " entries, but ", config.layers, " layers are announced"});
   }
   for (size_t i = 0; i < config.rope_layers.size(); ++i) {
     if (config.rope_layers[i] == 0) config.per_layer[i].rope = RopeUse::kNone;

@@ -40,8 +40,8 @@ Status refuse_unknown_keys(const GgufMetadata& metadata, const std::string& pref
     const double number = value->is_real() ? value->real : static_cast<double>(value->integer);
     const bool plain = value->is_real() || value->is_integer() || value->kind == weights::GgufKind::kBool;
     if (plain && number == key.neutral) continue;
-    return unsupported("key '" + prefix + std::string(key.key) +
-                       "' changes the arithmetic in a way quire does not have for this architecture");
+    return unsupported({"key '", prefix, std::string(key.key),
+                        "' changes the arithmetic in a way quire does not have for this architecture"});
   }
   return {};
 }
@@ -55,16 +55,16 @@ Status read_rope(const GgufMetadata& metadata, const std::string& prefix, std::s
   RopeConfig& rope = out.rope;
   QUIRE_ASSIGN(rope.theta, metadata.get_double_or(prefix + "rope.freq_base", 10000.0));
   if (!(rope.theta > 0) || !std::isfinite(rope.theta)) {
-    return invalid_argument("key '" + prefix + "rope.freq_base' must be a positive number");
+    return invalid_argument({"key '", prefix, "rope.freq_base' must be a positive number"});
   }
   QUIRE_ASSIGN(rope.rot_dim, metadata.get_int_or(prefix + "rope.dimension_count", out.head_dim, 2, 4096));
   if (rope.rot_dim % 2 != 0 || rope.rot_dim > out.head_dim) {
-    return invalid_argument("key '" + prefix + "rope.dimension_count' must be even and at most the head size " +
-                            std::to_string(out.head_dim));
+    return invalid_argument(
+        {"key '", prefix, "rope.dimension_count' must be even and at most the head size ", out.head_dim});
   }
   // M-RoPE: text has the same position on every axis, so a text-only model may ignore it.
   if (metadata.contains(prefix + "rope.dimension_sections") && !contains(handled, "rope.dimension_sections")) {
-    return unsupported("key '" + prefix + "rope.dimension_sections' asks for M-RoPE, which quire does not have yet");
+    return unsupported({"key '", prefix, "rope.dimension_sections' asks for M-RoPE, which quire does not have yet"});
   }
   QUIRE_ASSIGN(const std::string_view type, metadata.get_string_or(prefix + "rope.scaling.type", "none"));
   QUIRE_ASSIGN(rope.factor, metadata.get_double_or(prefix + "rope.scaling.factor", 1.0));
@@ -72,7 +72,7 @@ Status read_rope(const GgufMetadata& metadata, const std::string& prefix, std::s
                                                                out.max_position, 1, kMaxPositions));
   QUIRE_ASSIGN(rope.attention_factor, metadata.get_double_or(prefix + "rope.scaling.attn_factor", 0.0));
   if (!(rope.factor > 0) || !(rope.attention_factor >= 0)) {
-    return invalid_argument("keys '" + prefix + "rope.scaling.*' must be positive numbers");
+    return invalid_argument({"keys '", prefix, "rope.scaling.*' must be positive numbers"});
   }
   if (type == "linear") {
     rope.type = RopeType::kLinear;
@@ -81,15 +81,15 @@ Status read_rope(const GgufMetadata& metadata, const std::string& prefix, std::s
     QUIRE_ASSIGN(rope.beta_fast, metadata.get_double_or(prefix + "rope.scaling.yarn_beta_fast", 32.0));
     QUIRE_ASSIGN(rope.beta_slow, metadata.get_double_or(prefix + "rope.scaling.yarn_beta_slow", 1.0));
     if (!(rope.beta_fast > 0) || !(rope.beta_slow > 0)) {
-      return invalid_argument("keys '" + prefix + "rope.scaling.yarn_beta_*' must be positive numbers");
+      return invalid_argument({"keys '", prefix, "rope.scaling.yarn_beta_*' must be positive numbers"});
     }
     // ggml multiplies 1 + 0.1 ln(factor) by attn_factor; attention_factor here is the product.
     if (rope.attention_factor > 0) rope.attention_factor *= 0.1 * std::log(std::max(rope.factor, 1.0)) + 1.0;
   } else if (type == "longrope") {
     rope.type = RopeType::kLongRope;  // its factors are tensors; open_model reads them
   } else if (type != "none") {
-    return unsupported("key '" + prefix + "rope.scaling.type' is '" + std::string(type) +
-                       "'; quire knows none, linear, yarn and longrope");
+    return unsupported(
+        {"key '", prefix, "rope.scaling.type' is '", type, "'; quire knows none, linear, yarn and longrope"});
   }
   return {};
 }
@@ -102,7 +102,7 @@ void note_per_layer(const std::vector<int64_t>& numbers, int64_t LayerConfig::*f
 
 Status refuse_mixed(const std::vector<int64_t>& numbers, const std::string& key) {
   if (std::all_of(numbers.begin(), numbers.end(), [&](int64_t n) { return n == numbers[0]; })) return {};
-  return unsupported("key '" + key + "' differs between layers, which quire does not have for this architecture");
+  return unsupported({"key '", key, "' differs between layers, which quire does not have for this architecture"});
 }
 
 Status read_heads(const GgufMetadata& metadata, const std::string& prefix, std::span<const std::string_view> handled,
@@ -113,7 +113,7 @@ Status read_heads(const GgufMetadata& metadata, const std::string& prefix, std::
                  metadata.get_ints_per(prefix + "attention.head_count_kv", static_cast<size_t>(out.layers)));
     for (const int64_t count : per_layer) {
       if (count < 0 || count > kMaxSize) {
-        return invalid_argument("key '" + prefix + "attention.head_count_kv' is out of range");
+        return invalid_argument({"key '", prefix, "attention.head_count_kv' is out of range"});
       }
     }
     if (contains(handled, "attention.head_count_kv")) {
@@ -126,7 +126,7 @@ Status read_heads(const GgufMetadata& metadata, const std::string& prefix, std::
     out.kv_heads = out.heads;
   }
   if (out.kv_heads < 1 || out.heads % out.kv_heads != 0) {
-    return invalid_argument("key '" + prefix + "attention.head_count' must be a multiple of 'attention.head_count_kv'");
+    return invalid_argument({"key '", prefix, "attention.head_count' must be a multiple of 'attention.head_count_kv'"});
   }
   const int64_t even = out.hidden % out.heads == 0 ? out.hidden / out.heads : 0;
   QUIRE_ASSIGN(out.head_dim, metadata.get_int_or(prefix + "attention.key_length", even, 0, 4096));
@@ -134,14 +134,14 @@ Status read_heads(const GgufMetadata& metadata, const std::string& prefix, std::
   QUIRE_ASSIGN(const int64_t value_length,
                metadata.get_int_or(prefix + "attention.value_length", out.head_dim, 0, 4096));
   if (value_length != out.head_dim && !contains(handled, "attention.value_length")) {
-    return unsupported("keys '" + prefix +
-                       "attention.key_length' and 'value_length' differ, which quire does not have for this "
-                       "architecture");
+    return unsupported({"keys '", prefix,
+                        "attention.key_length' and 'value_length' differ, which quire does not have for this "
+                        "architecture"});
   }
   if (out.head_dim < 1) {
-    return invalid_argument("key '" + prefix +
-                            "embedding_length' is no multiple of 'attention.head_count', and there is no "
-                            "'attention.key_length'");
+    return invalid_argument({"key '", prefix,
+                             "embedding_length' is no multiple of 'attention.head_count', and there is no "
+                             "'attention.key_length'"});
   }
   return {};
 }
@@ -159,7 +159,7 @@ Result<DecoderConfig> read_common_gguf(const GgufMetadata& metadata, std::string
                metadata.get_ints_per(prefix + "feed_forward_length", static_cast<size_t>(out.layers)));
   const auto [least, most] = std::minmax_element(ffn.begin(), ffn.end());
   if (*least < 0 || *most < 1 || *most > kMaxSize) {
-    return invalid_argument("key '" + prefix + "feed_forward_length' is out of range");
+    return invalid_argument({"key '", prefix, "feed_forward_length' is out of range"});
   }
   if (contains(handled, "feed_forward_length")) {
     note_per_layer(ffn, &LayerConfig::intermediate, out);
@@ -171,7 +171,7 @@ Result<DecoderConfig> read_common_gguf(const GgufMetadata& metadata, std::string
   QUIRE_TRY(read_heads(metadata, prefix, handled, out));
   QUIRE_ASSIGN(const double eps, metadata.get_double_or(prefix + "attention.layer_norm_rms_epsilon", 1e-5));
   if (!(eps >= 0) || !(eps < 1)) {
-    return invalid_argument("key '" + prefix + "attention.layer_norm_rms_epsilon' must be from 0 to below 1");
+    return invalid_argument({"key '", prefix, "attention.layer_norm_rms_epsilon' must be from 0 to below 1"});
   }
   out.norm_eps = static_cast<float>(eps);
   QUIRE_TRY(read_rope(metadata, prefix, handled, out));
@@ -203,7 +203,7 @@ Status read_gguf_experts(const GgufMetadata& metadata, std::string_view architec
 Result<float> read_gguf_factor(const GgufMetadata& metadata, const std::string& key, double fallback) {
   QUIRE_ASSIGN(const double value, metadata.get_double_or(key, fallback));
   const float rounded = static_cast<float>(value);
-  if (!(rounded > 0) || !std::isfinite(rounded)) return invalid_argument("key '" + key + "' must be a positive number");
+  if (!(rounded > 0) || !std::isfinite(rounded)) return invalid_argument({"key '", key, "' must be a positive number"});
   return rounded;
 }
 
@@ -219,8 +219,8 @@ Status read_gating(const GgufMetadata& metadata, const std::string& prefix, MoeC
     out.choice_bias = true;
     out.sum_epsilon = 1e-20f;
   } else if (gating > kSoftmax) {
-    return unsupported("key '" + prefix + "expert_gating_func' is " + std::to_string(gating) +
-                       "; quire knows 1 (softmax) and 2 (sigmoid)");
+    return unsupported(
+        {"key '", prefix, "expert_gating_func' is ", gating, "; quire knows 1 (softmax) and 2 (sigmoid)"});
   }
   return {};
 }
@@ -258,8 +258,7 @@ Status read_gguf_windows(const GgufMetadata& metadata, std::string_view architec
   if (value != nullptr && value->kind == weights::GgufKind::kArray) {
     QUIRE_ASSIGN(windowed, metadata.get_bools(pattern));
     if (windowed.size() < layers) {
-      return invalid_argument("key '" + pattern + "' has " + std::to_string(windowed.size()) + " entries for " +
-                              std::to_string(layers) + " layers");
+      return invalid_argument({"key '", pattern, "' has ", windowed.size(), " entries for ", layers, " layers"});
     }
   } else {
     QUIRE_ASSIGN(const int64_t every, metadata.get_int_or(pattern, full_every, 1, 4096));
@@ -277,7 +276,7 @@ Status read_gguf_local_rope(const GgufMetadata& metadata, std::string_view archi
   const std::string key = std::string(architecture) + ".rope.freq_base_swa";
   QUIRE_ASSIGN(out.local_rope.theta, metadata.get_double_or(key, theta));
   if (!(out.local_rope.theta > 0) || !std::isfinite(out.local_rope.theta)) {
-    return invalid_argument("key '" + key + "' must be a positive number");
+    return invalid_argument({"key '", key, "' must be a positive number"});
   }
   out.local_rope.interleaved = out.rope.interleaved;
   for (LayerConfig& layer : out.per_layer) layer.rope = layer.window > 0 ? RopeUse::kLocal : RopeUse::kMain;
@@ -293,8 +292,8 @@ Status read_gguf_mamba2(const GgufMetadata& metadata, std::string_view architect
   QUIRE_ASSIGN(c.kernel, metadata.get_int(prefix + "ssm.conv_kernel", 1, 64));
   QUIRE_ASSIGN(const int64_t inner, metadata.get_int(prefix + "ssm.inner_size", 1, kMaxSize));
   if (inner % c.heads != 0 || inner % c.groups != 0) {
-    return invalid_argument("key '" + prefix + "ssm.inner_size' is no multiple of 'ssm.time_step_rank' (" +
-                            std::to_string(c.heads) + ") and 'ssm.group_count' (" + std::to_string(c.groups) + ")");
+    return invalid_argument({"key '", prefix, "ssm.inner_size' is no multiple of 'ssm.time_step_rank' (", c.heads,
+                             ") and 'ssm.group_count' (", c.groups, ")"});
   }
   c.head_dim = inner / c.heads;
   c.dt_min = 0;

@@ -98,7 +98,7 @@ Result<Activation> read_activation(const Value& config) {
   QUIRE_ASSIGN(const std::string text, json::get_string_or(config, old ? "hidden_act" : "hidden_activation", "silu"));
   const auto found = std::find_if(std::begin(kNamed), std::end(kNamed), [&](const Named& n) { return n.name == text; });
   if (found != std::end(kNamed)) return found->activation;
-  return unsupported("field 'hidden_act' is '" + text + "'; quire knows silu, gelu, gelu_pytorch_tanh, relu and relu2");
+  return unsupported({"field 'hidden_act' is '", text, "'; quire knows silu, gelu, gelu_pytorch_tanh, relu and relu2"});
 }
 
 // Nothing if the config does not have it.
@@ -112,18 +112,18 @@ Result<std::optional<DType>> read_dtype(const Value& config) {
   if (name == "float32" || name == "float") return std::optional<DType>(DType::kF32);
   if (name == "float16" || name == "half") return std::optional<DType>(DType::kF16);
   if (name == "bfloat16") return std::optional<DType>(DType::kBF16);
-  return unsupported("field '" + std::string(field) + "' is '" + name + "'; quire knows float32, float16 and bfloat16");
+  return unsupported({"field '", field, "' is '", name, "'; quire knows float32, float16 and bfloat16"});
 }
 
 Result<std::vector<double>> read_factors(const Value& rope, std::string_view field) {
   const Value* list = rope.find(field);
   if (list == nullptr || !list->is_array()) {
-    return invalid_argument("rope field '" + std::string(field) + "' must be a list of numbers");
+    return invalid_argument({"rope field '", field, "' must be a list of numbers"});
   }
   std::vector<double> factors;
   for (const Value& item : list->as_array()) {
     if (!item.is_number() || !(item.as_double() > 0) || !std::isfinite(item.as_double())) {
-      return invalid_argument("rope field '" + std::string(field) + "' must hold positive numbers");
+      return invalid_argument({"rope field '", field, "' must hold positive numbers"});
     }
     factors.push_back(item.as_double());
   }
@@ -133,7 +133,7 @@ Result<std::vector<double>> read_factors(const Value& rope, std::string_view fie
 Result<double> positive(const Value& object, std::string_view field, double fallback) {
   QUIRE_ASSIGN(const double value, json::get_double_or(object, field, fallback));
   if (!(value > 0) || !std::isfinite(value)) {
-    return invalid_argument("field '" + std::string(field) + "' must be a positive number");
+    return invalid_argument({"field '", field, "' must be a positive number"});
   }
   return value;
 }
@@ -153,8 +153,8 @@ Result<RopeType> read_rope_type(const Value& rope, std::string_view model_type) 
   if (name == "longrope" || name == "su") return RopeType::kLongRope;
   if (name == "proportional") return RopeType::kProportional;
   if (name == "mrope") return RopeType::kDefault;  // text has the same position on every axis
-  return unsupported("rope type '" + name +
-                     "' is unknown; quire knows default, linear, dynamic, yarn, llama3, longrope and proportional");
+  return unsupported({"rope type '", name,
+                      "' is unknown; quire knows default, linear, dynamic, yarn, llama3, longrope and proportional"});
 }
 
 // The object with the rope settings: rope_parameters (transformers 5) or rope_scaling. If there is one per layer type,
@@ -267,13 +267,13 @@ Result<DecoderConfig> read_common_hf(const Value& config, const HfDefaults& defa
   QUIRE_ASSIGN(out.head_dim, json::get_int_or(config, "head_dim", 0, 0, 4096));
   out.head_dim_given = out.head_dim > 0;
   if (out.heads % out.kv_heads != 0) {
-    return invalid_argument("field 'num_attention_heads' (" + std::to_string(out.heads) +
-                            ") must be a multiple of 'num_key_value_heads' (" + std::to_string(out.kv_heads) + ")");
+    return invalid_argument({"field 'num_attention_heads' (", out.heads,
+                             ") must be a multiple of 'num_key_value_heads' (", out.kv_heads, ")"});
   }
   const std::string_view eps_field = defaults.norm_eps_field;
   QUIRE_ASSIGN(const double eps, json::get_double_or(config, eps_field, defaults.norm_eps));
   if (!(eps >= 0) || !(eps < 1)) {
-    return invalid_argument("field '" + std::string(eps_field) + "' must be from 0 to below 1");
+    return invalid_argument({"field '", eps_field, "' must be from 0 to below 1"});
   }
   out.norm_eps = static_cast<float>(eps);
   QUIRE_ASSIGN(out.activation, read_activation(config));
@@ -304,7 +304,7 @@ Status require_silu(const DecoderConfig& config) {
 Result<float> read_factor(const Value& config, std::string_view field, double fallback) {
   QUIRE_ASSIGN(const double value, json::get_double_or(config, field, fallback));
   if (!std::isfinite(value) || value == 0 || !std::isfinite(static_cast<float>(value))) {
-    return invalid_argument("field '" + std::string(field) + "' must be a number other than 0");
+    return invalid_argument({"field '", field, "' must be a number other than 0"});
   }
   return static_cast<float>(value);
 }
@@ -330,11 +330,10 @@ Result<std::vector<std::string>> read_layer_types(const Value& config, int64_t l
   const Value* types = config.find(field);
   if (types == nullptr || types->is_null()) return out;
   if (!types->is_array() || types->as_array().size() != static_cast<size_t>(layers)) {
-    return invalid_argument("field '" + std::string(field) + "' must be a list with a word for each of the " +
-                            std::to_string(layers) + " layers");
+    return invalid_argument({"field '", field, "' must be a list with a word for each of the ", layers, " layers"});
   }
   for (const Value& type : types->as_array()) {
-    if (!type.is_string()) return invalid_argument("field '" + std::string(field) + "' must hold words");
+    if (!type.is_string()) return invalid_argument({"field '", field, "' must hold words"});
     out.push_back(type.as_string());
   }
   return out;
@@ -349,9 +348,9 @@ Status read_windows(const Value& config, DecoderConfig& out, int64_t full_every)
     if (!types.empty()) {
       slides = types[i] == "sliding_attention";
       if (!slides && types[i] != "full_attention") {
-        return unsupported("field 'layer_types' names '" + types[i] +
-                           "'; this family has sliding_attention and "
-                           "full_attention");
+        return unsupported({"field 'layer_types' names '", types[i],
+                            "'; this family has sliding_attention and "
+                            "full_attention"});
       }
     }
     if (slides) out.per_layer[i].window = window;
@@ -384,15 +383,15 @@ Status refuse_unknown_maths(const Value& config, std::span<const std::string_vie
     if (std::find(handled.begin(), handled.end(), field.name) != handled.end()) continue;
     std::string text = json::dump(*value);
     if (text.size() > 60) text = text.substr(0, 57) + "...";
-    return unsupported("field '" + std::string(field.name) + "' is " + text +
-                       ", which changes the arithmetic in a way quire does not have for this family");
+    return unsupported({"field '", std::string(field.name), "' is ", text,
+                        ", which changes the arithmetic in a way quire does not have for this family"});
   }
   if (const Value* types = config.find("layer_types"); types != nullptr && types->is_array()) {
     for (const Value& type : types->as_array()) {
       if (!type.is_string() || type.as_string() != "full_attention") {
         if (std::find(handled.begin(), handled.end(), "layer_types") != handled.end()) break;
-        return unsupported("field 'layer_types' names " + json::dump(type) +
-                           "; quire has full_attention layers for this family");
+        return unsupported(
+            {"field 'layer_types' names ", json::dump(type), "; quire has full_attention layers for this family"});
       }
     }
   }

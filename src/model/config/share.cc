@@ -7,9 +7,8 @@
 namespace quire::model {
 namespace {
 
-Error does_not_divide(const char* what, int64_t count, int64_t ranks, const std::string& rule) {
-  return invalid_argument("--tensor-parallel-size is " + std::to_string(ranks) + ", but the model has " +
-                          std::to_string(count) + " " + what + "; " + rule);
+Failure does_not_divide(const char* what, int64_t count, int64_t ranks, const std::string& rule) {
+  return invalid_argument({"--tensor-parallel-size is ", ranks, ", but the model has ", count, " ", what, "; ", rule});
 }
 
 Status cut_heads(DecoderConfig& config, int64_t ranks) {
@@ -57,8 +56,8 @@ Status cut_layers(DecoderConfig& config) {
   const int64_t layers = config.layers;
   share.model_layers = layers;
   if (share.stages > layers) {
-    return invalid_argument("--pipeline-parallel-size is " + std::to_string(share.stages) +
-                            ", but the model has only " + std::to_string(layers) + " layers");
+    return invalid_argument(
+        {"--pipeline-parallel-size is ", share.stages, ", but the model has only ", layers, " layers"});
   }
   const int64_t begin = stage_begin(layers, share.stage, share.stages);
   const int64_t end = stage_begin(layers, share.stage + 1, share.stages);
@@ -70,9 +69,9 @@ Status cut_layers(DecoderConfig& config) {
       return stage;
     };
     if (other < 0 || stage_of(other) == stage_of(i)) continue;
-    return unsupported("--pipeline-parallel-size is " + std::to_string(share.stages) + ", but layer " +
-                       std::to_string(i) + " of this model reads the K and V of layer " + std::to_string(other) +
-                       ", which would be in another stage; use --tensor-parallel-size instead");
+    return unsupported({"--pipeline-parallel-size is ", share.stages, ", but layer ", i,
+                        " of this model reads the K and V of layer ", other,
+                        ", which would be in another stage; use --tensor-parallel-size instead"});
   }
   share.first_layer = begin;
   config.layers = end - begin;

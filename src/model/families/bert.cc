@@ -65,8 +65,7 @@ void make_bert(DecoderConfig& out) {
 // The table has a row for each position; those below `first` are never used.
 Status set_positions(int64_t rows, int64_t first, DecoderConfig& out) {
   if (rows <= first) {
-    return invalid_argument("field 'max_position_embeddings' is " + std::to_string(rows) +
-                            ", which leaves no position");
+    return invalid_argument({"field 'max_position_embeddings' is ", rows, ", which leaves no position"});
   }
   out.encoder.positions = rows;
   out.encoder.first_position = first;
@@ -80,7 +79,7 @@ Result<DecoderConfig> read_bert(const json::Value& config, double eps) {
   if (config.find("hidden_act") == nullptr) out.activation = Activation::kGelu;
   QUIRE_ASSIGN(const std::string kind, json::get_string_or(config, "position_embedding_type", "absolute"));
   if (kind != "absolute") {
-    return unsupported("field 'position_embedding_type' is '" + kind + "'; quire has absolute for this family");
+    return unsupported({"field 'position_embedding_type' is '", kind, "'; quire has absolute for this family"});
   }
   QUIRE_ASSIGN(const bool decoder, json::get_bool_or(config, "is_decoder", false));
   if (decoder) return unsupported("field 'is_decoder' is true; quire runs this family as an encoder only");
@@ -115,8 +114,8 @@ Result<DecoderConfig> mpnet_from_hf(const json::Value& config) {
   QUIRE_TRY(set_positions(out.max_position, first, out));
   QUIRE_ASSIGN(out.encoder.distance_buckets, json::get_int_or(config, "relative_attention_num_buckets", 32, 4, 1024));
   if (out.encoder.distance_buckets != 32) {  // transformers takes 32 whatever the field says
-    return unsupported("field 'relative_attention_num_buckets' is " + std::to_string(out.encoder.distance_buckets) +
-                       "; quire computes MPNet with 32 alone");
+    return unsupported({"field 'relative_attention_num_buckets' is ", out.encoder.distance_buckets,
+                        "; quire computes MPNet with 32 alone"});
   }
   out.encoder.max_distance = 128;
   return out;
@@ -128,7 +127,7 @@ Result<DecoderConfig> bert_from_gguf(const weights::GgufMetadata& metadata, std:
   QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kHandled));
   QUIRE_ASSIGN(const double eps, metadata.get_double_or(prefix + "attention.layer_norm_epsilon", 1e-12));
   if (!(eps >= 0) || !(eps < 1)) {
-    return invalid_argument("key '" + prefix + "attention.layer_norm_epsilon' must be from 0 to below 1");
+    return invalid_argument({"key '", prefix, "attention.layer_norm_epsilon' must be from 0 to below 1"});
   }
   out.norm_eps = static_cast<float>(eps);
   out.activation = Activation::kGelu;
@@ -161,12 +160,12 @@ Result<DecoderConfig> nomic_from_hf(const json::Value& config) {
   }
   QUIRE_ASSIGN(const std::string activation, json::get_string_or(config, "activation_function", "swiglu"));
   if (activation != "swiglu" && activation != "silu") {
-    return unsupported("field 'activation_function' is '" + activation + "'; quire has swiglu for nomic-bert");
+    return unsupported({"field 'activation_function' is '", activation, "'; quire has swiglu for nomic-bert"});
   }
   for (const char* field : {"prenorm", "qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "rotary_emb_interleaved",
                             "parallel_block", "causal"}) {
     QUIRE_ASSIGN(const bool on, json::get_bool_or(config, field, false));
-    if (on) return unsupported("field '" + std::string(field) + "' is true, which quire does not have for nomic-bert");
+    if (on) return unsupported({"field '", field, "' is true, which quire does not have for nomic-bert"});
   }
   QUIRE_ASSIGN(const double fraction, json::get_double_or(config, "rotary_emb_fraction", 1.0));
   if (fraction != 1) return unsupported("field 'rotary_emb_fraction' must be 1: quire has rope in all of a head");

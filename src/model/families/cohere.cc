@@ -56,7 +56,7 @@ Result<DecoderConfig> cohere_common_from_gguf(const weights::GgufMetadata& metad
   QUIRE_ASSIGN(const double scale, metadata.get_double_or(prefix + "logit_scale", 0.0625));
   QUIRE_ASSIGN(const double eps, metadata.get_double_or(prefix + "attention.layer_norm_epsilon", 1e-5));
   if (!(scale > 0) || !(scale < 1e9) || !(eps >= 0) || !(eps < 1)) {
-    return invalid_argument("keys '" + prefix + "logit_scale' and 'attention.layer_norm_epsilon' are out of range");
+    return invalid_argument({"keys '", prefix, "logit_scale' and 'attention.layer_norm_epsilon' are out of range"});
   }
   out.logits_scale = static_cast<float>(scale);
   out.norm_eps = static_cast<float>(eps);

@@ -77,7 +77,7 @@ Result<DecoderConfig> v2_from_hf(const json::Value& config) {
   if (method == "greedy") {
     out.moe.groups = out.moe.groups_kept = 1;
   } else if (method != "group_limited_greedy") {
-    return unsupported("field 'topk_method' is '" + method + "'; quire has greedy and group_limited_greedy");
+    return unsupported({"field 'topk_method' is '", method, "'; quire has greedy and group_limited_greedy"});
   }
   QUIRE_ASSIGN(out.mlp_bias, json::get_bool_or(config, "mlp_bias", false));
   return out;
@@ -136,9 +136,9 @@ Status read_gguf_mla(const weights::GgufMetadata& metadata, const std::string& p
   c.rope_dim = out.rope.rot_dim;
   c.nope_dim = key - c.rope_dim;
   if (c.nope_dim < 1 || c.v_dim < 1) {
-    return invalid_argument("keys '" + prefix + "attention.key_length*' (" + std::to_string(key) + ") and '" + prefix +
-                            "attention.value_length*' (" + std::to_string(c.v_dim) +
-                            ") leave no room beside the rotated part of " + std::to_string(c.rope_dim));
+    return invalid_argument({"keys '", prefix, "attention.key_length*' (", key, ") and '", prefix,
+                             "attention.value_length*' (", c.v_dim, ") leave no room beside the rotated part of ",
+                             c.rope_dim});
   }
   set_latent(out);
   return {};
@@ -154,7 +154,7 @@ Result<DecoderConfig> deepseek_from_gguf(const weights::GgufMetadata& metadata, 
   const std::string prefix = std::string(architecture) + ".";
   QUIRE_ASSIGN(const double log_multiplier, metadata.get_double_or(prefix + "rope.scaling.yarn_log_multiplier", 0.0));
   if (!(log_multiplier >= 0) || !(log_multiplier < 1e6)) {
-    return invalid_argument("key '" + prefix + "rope.scaling.yarn_log_multiplier' must not be negative");
+    return invalid_argument({"key '", prefix, "rope.scaling.yarn_log_multiplier' must not be negative"});
   }
   out.rope.mscale = out.rope.mscale_all_dim = 10 * log_multiplier;  // files of this architecture hold a tenth of it
   out.rope.interleaved = true;

@@ -43,7 +43,7 @@ Result<float> soft_cap(const json::Value& config, std::string_view field, double
   const json::Value* value = config.find(field);
   if (value != nullptr && value->is_null()) return 0.0f;
   QUIRE_ASSIGN(const double cap, json::get_double_or(config, field, fallback));
-  if (!(cap >= 0) || !(cap < 1e30)) return invalid_argument("field '" + std::string(field) + "' must not be negative");
+  if (!(cap >= 0) || !(cap < 1e30)) return invalid_argument({"field '", field, "' must not be negative"});
   return static_cast<float>(cap);
 }
 
@@ -117,8 +117,8 @@ Status share_keys(int64_t shared, DecoderConfig& out) {
       if ((out.per_layer[j].window > 0) == (layer.window > 0)) layer.shared_with = static_cast<int64_t>(j);
     }
     if (layer.shared_with < 0) {
-      return invalid_argument("sharing keys in the last " + std::to_string(shared) + " layers leaves layer " +
-                              std::to_string(i) + " without a layer of its kind to share with");
+      return invalid_argument({"sharing keys in the last ", shared, " layers leaves layer ", i,
+                               " without a layer of its kind to share with"});
     }
     layer.v_is_k = false;
   }
@@ -188,7 +188,7 @@ Result<DecoderConfig> gemma_common_from_gguf(const weights::GgufMetadata& metada
 
 Result<float> read_soft_cap(const weights::GgufMetadata& metadata, const std::string& key, double fallback) {
   QUIRE_ASSIGN(const double cap, metadata.get_double_or(key, fallback));
-  if (!(cap >= 0) || !(cap < 1e30)) return invalid_argument("key '" + key + "' must not be negative");
+  if (!(cap >= 0) || !(cap < 1e30)) return invalid_argument({"key '", key, "' must not be negative"});
   return static_cast<float>(cap);
 }
 

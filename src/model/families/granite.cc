@@ -13,7 +13,7 @@ namespace {
 Result<float> multiplier(double value, const char* field) {
   const float rounded = static_cast<float>(value);
   if (!(rounded > 0) || !std::isfinite(rounded)) {
-    return invalid_argument("'" + std::string(field) + "' must be a positive number");
+    return invalid_argument({"'", field, "' must be a positive number"});
   }
   return rounded;
 }
@@ -121,7 +121,7 @@ Result<DecoderConfig> hybrid_from_hf(const json::Value& config) {
     if (type == "mamba" || type == "linear_attention") {
       layer.mixer = Mixer::kMamba2;
     } else if (type != "attention" && type != "full_attention") {
-      return unsupported("field 'layer_types' names '" + type + "'; this family has mamba and attention");
+      return unsupported({"field 'layer_types' names '", type, "'; this family has mamba and attention"});
     }
   }
   QUIRE_TRY(require_silu(out));

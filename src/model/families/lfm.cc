@@ -26,7 +26,7 @@ Result<DecoderConfig> lfm_common_from_hf(const json::Value& config) {
       if (types[i] == "conv") {
         out.per_layer[i].mixer = Mixer::kShortConv;
       } else if (types[i] != "full_attention") {
-        return unsupported("field 'layer_types' names '" + types[i] + "'; this family has conv and full_attention");
+        return unsupported({"field 'layer_types' names '", types[i], "'; this family has conv and full_attention"});
       }
     }
     return out;

@@ -53,8 +53,8 @@ Result<DecoderConfig> mistral_from_gguf(const weights::GgufMetadata& metadata, s
   QUIRE_ASSIGN(const double beta, metadata.get_double_or(prefix + "attention.temperature_scale", 0.0));
   QUIRE_ASSIGN(const double mscale, metadata.get_double_or(prefix + "rope.scaling.yarn_log_multiplier", 0.0));
   if (!(beta >= 0) || !(beta < 1e6) || !(mscale >= 0) || !(mscale < 1e6)) {
-    return invalid_argument("keys '" + prefix +
-                            "attention.temperature_scale' and 'rope.scaling.yarn_log_multiplier' must not be negative");
+    return invalid_argument(
+        {"keys '", prefix, "attention.temperature_scale' and 'rope.scaling.yarn_log_multiplier' must not be negative"});
   }
   out.attention_temperature = static_cast<float>(beta);
   out.attention_temperature_length = out.rope.original_max_position;

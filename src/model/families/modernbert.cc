@@ -70,14 +70,14 @@ Result<DecoderConfig> modernbert_from_gguf(const weights::GgufMetadata& metadata
   QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kHandled));
   QUIRE_ASSIGN(const double eps, metadata.get_double_or(prefix + "attention.layer_norm_epsilon", 1e-5));
   if (!(eps >= 0) || !(eps < 1)) {
-    return invalid_argument("key '" + prefix + "attention.layer_norm_epsilon' must be from 0 to below 1");
+    return invalid_argument({"key '", prefix, "attention.layer_norm_epsilon' must be from 0 to below 1"});
   }
   out.norm_eps = static_cast<float>(eps);
   out.norm_kind = NormKind::kLayer;
   QUIRE_ASSIGN(const std::string_view activation, metadata.get_string_or(prefix + "hidden_activation", "gelu"));
   if (activation != "gelu" && activation != "silu") {
-    return unsupported("key '" + prefix + "hidden_activation' is '" + std::string(activation.substr(0, 40)) +
-                       "'; quire knows gelu and silu");
+    return unsupported({"key '", prefix, "hidden_activation' is '", std::string(activation.substr(0, 40)),
+                        "'; quire knows gelu and silu"});
   }
   out.activation = activation == "gelu" ? Activation::kGelu : Activation::kSilu;
   QUIRE_ASSIGN(const int64_t window, metadata.get_int_or(prefix + "attention.sliding_window", 128, 0, kMaxPositions));

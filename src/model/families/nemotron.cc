@@ -37,8 +37,8 @@ Result<std::vector<LayerConfig>> read_layers(const json::Value& config) {
     } else if (word == "moe" || word == "E") {
       layer.feed_forward = FeedForward::kMoe;
     } else {
-      return unsupported("a layer is of type '" + word.substr(0, 40) +
-                         "'; Nemotron-H has linear_attention, full_attention, mlp and moe");
+      return unsupported({"a layer is of type '", word.substr(0, 40),
+                          "'; Nemotron-H has linear_attention, full_attention, mlp and moe"});
     }
     out.push_back(layer);
   }
@@ -94,10 +94,10 @@ Result<DecoderConfig> nemotron_from_hf(const json::Value& config) {
   out.per_layer = std::move(layers);
   // attention_bias is ignored: the projections never have one.
   QUIRE_ASSIGN(const std::string conv_act, json::get_string_or(config, "mamba_hidden_act", "silu"));
-  if (conv_act != "silu") return unsupported("field 'mamba_hidden_act' is '" + conv_act + "'; quire has silu");
+  if (conv_act != "silu") return unsupported({"field 'mamba_hidden_act' is '", conv_act, "'; quire has silu"});
   QUIRE_ASSIGN(out.mlp_bias, json::get_bool_or(config, "mlp_bias", false));
   QUIRE_ASSIGN(const std::string act, json::get_string_or(config, "mlp_hidden_act", "relu2"));
-  if (act != "relu2") return unsupported("field 'mlp_hidden_act' is '" + act + "'; quire has relu2 for Nemotron-H");
+  if (act != "relu2") return unsupported({"field 'mlp_hidden_act' is '", act, "'; quire has relu2 for Nemotron-H"});
   out.activation = Activation::kRelu2;
   QUIRE_TRY(nemotron_read_mamba(config, out));
   QUIRE_TRY(nemotron_read_experts(config, out));

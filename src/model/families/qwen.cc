@@ -95,7 +95,7 @@ Status read_qwen_experts(const json::Value& config, DecoderConfig& out) {
   if (!dense->is_array()) return invalid_argument("field 'mlp_only_layers' must be a list of layers");
   for (const json::Value& layer : dense->as_array()) {
     if (!layer.is_int() || layer.as_int() < 0 || layer.as_int() >= out.layers) {
-      return invalid_argument("field 'mlp_only_layers' must hold layers from 0 to " + std::to_string(out.layers - 1));
+      return invalid_argument({"field 'mlp_only_layers' must hold layers from 0 to ", out.layers - 1});
     }
     out.per_layer[static_cast<size_t>(layer.as_int())].feed_forward = FeedForward::kGated;
   }

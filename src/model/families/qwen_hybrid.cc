@@ -26,8 +26,8 @@ Status read_gated_delta_net(const json::Value& config, DecoderConfig& out) {
     if (!types.empty()) {
       full = types[i] == "full_attention";
       if (!full && types[i] != "linear_attention") {
-        return unsupported("field 'layer_types' names '" + types[i] +
-                           "'; this family has linear_attention and full_attention");
+        return unsupported(
+            {"field 'layer_types' names '", types[i], "'; this family has linear_attention and full_attention"});
       }
     }
     if (!full) out.per_layer[i].mixer = Mixer::kGatedDeltaNet;
@@ -98,7 +98,7 @@ Result<DecoderConfig> qwen_hybrid_common_from_gguf(const weights::GgufMetadata& 
   QUIRE_ASSIGN(c.dk, metadata.get_int(prefix + "ssm.state_size", 1, 4096));
   QUIRE_ASSIGN(const int64_t inner, metadata.get_int(prefix + "ssm.inner_size", 1, 1 << 24));
   QUIRE_ASSIGN(c.kernel, metadata.get_int(prefix + "ssm.conv_kernel", 1, 64));
-  if (inner % c.value_heads != 0) return invalid_argument("key '" + prefix + "ssm.inner_size' does not fit the heads");
+  if (inner % c.value_heads != 0) return invalid_argument({"key '", prefix, "ssm.inner_size' does not fit the heads"});
   c.dv = inner / c.value_heads;
   QUIRE_ASSIGN(const int64_t every, metadata.get_int_or(prefix + "full_attention_interval", 4, 1, 4096));
   out.per_layer.assign(static_cast<size_t>(out.layers), LayerConfig{});
@@ -109,7 +109,7 @@ Result<DecoderConfig> qwen_hybrid_common_from_gguf(const weights::GgufMetadata& 
     for (int64_t i = 0; i < out.layers; ++i) recurrent.push_back((i + 1) % every != 0);
   }
   if (recurrent.size() < out.per_layer.size()) {
-    return invalid_argument("key '" + prefix + "attention.recurrent_layers' must have an entry for each layer");
+    return invalid_argument({"key '", prefix, "attention.recurrent_layers' must have an entry for each layer"});
   }
   for (size_t i = 0; i < out.per_layer.size(); ++i) {
     if (recurrent[i]) out.per_layer[i].mixer = Mixer::kGatedDeltaNet;

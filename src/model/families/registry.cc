@@ -126,8 +126,8 @@ Result<const Family*> find_family(std::string_view architecture, bool gguf) {
       known += (known.empty() ? "" : ", ") + std::string(name);
     }
   }
-  return unsupported("architecture '" + std::string(architecture.substr(0, 100)) + "' is not one that quire runs (" +
-                     known + ")");
+  return unsupported(
+      {"architecture '", std::string(architecture.substr(0, 100)), "' is not one that quire runs (", known, ")"});
 }
 
 }  // namespace

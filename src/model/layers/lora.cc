@@ -55,8 +55,8 @@ Status check_range(const std::vector<float>& values, const std::string& module, 
   if (dtype != DType::kF16) return {};
   const bool fits = std::ranges::all_of(values, [](float v) { return std::abs(v) <= kLargestHalf; });
   if (fits) return {};
-  return invalid_argument("module " + weights::in_quotes(module) +
-                          " has values that float16 cannot hold; use --lora-dtype bfloat16");
+  return invalid_argument(
+      {"module ", weights::in_quotes(module), " has values that float16 cannot hold; use --lora-dtype bfloat16"});
 }
 
 }  // namespace
@@ -98,9 +98,9 @@ Status LoraSites::check_targets() const {
     std::set<std::string> kinds;
     for (const auto& name : closed_) kinds.insert(kind_of(name));
     for (const auto& entry : names_) kinds.insert(kind_of(entry.first));
-    return invalid_argument("--lora-target-modules has " + weights::in_quotes(target) +
-                            ", which names no module of the model; it has " +
-                            joined(std::vector<std::string>(kinds.begin(), kinds.end())));
+    return invalid_argument({"--lora-target-modules has ", weights::in_quotes(target),
+                             ", which names no module of the model; it has ",
+                             joined(std::vector<std::string>(kinds.begin(), kinds.end()))});
   }
   return {};
 }
@@ -170,34 +170,32 @@ int64_t LoraSites::most_sums(const Backend& backend) const {
 Status LoraSites::check(const weights::AdapterModule& module, const Target& target) const {
   const std::string name = weights::in_quotes(module.name);
   if (module.rank > limits_.max_rank) {
-    return invalid_argument("module " + name + " has rank " + std::to_string(module.rank) +
-                            ", but --max-lora-rank is " + std::to_string(limits_.max_rank) +
-                            "; start quire with --max-lora-rank " + std::to_string(module.rank));
+    return invalid_argument({"module ", name, " has rank ", module.rank, ", but --max-lora-rank is ", limits_.max_rank,
+                             "; start quire with --max-lora-rank ", module.rank});
   }
   if (module.embedding != target.embedding) {
-    return corrupt("module " + name + " is " + (module.embedding ? "not " : "") + "an embedding in the model");
+    return corrupt({"module ", name, " is ", (module.embedding ? "not " : ""), "an embedding in the model"});
   }
   if (module.in != target.k || module.out != target.module_rows) {
-    return invalid_argument("module " + name + " has " + std::to_string(module.in) + " inputs and " +
-                            std::to_string(module.out) + " outputs in the adapter, but " + std::to_string(target.k) +
-                            " and " + std::to_string(target.module_rows) +
-                            " in the model; the adapter was made for another model");
+    return invalid_argument({"module ", name, " has ", module.in, " inputs and ", module.out,
+                             " outputs in the adapter, but ", target.k, " and ", target.module_rows,
+                             " in the model; the adapter was made for another model"});
   }
   return {};
 }
 
-Error LoraSites::unknown_module(const std::string& module, const Names& names) const {
+Failure LoraSites::unknown_module(const std::string& module, const Names& names) const {
   if (closed_.contains(module)) {
-    return invalid_argument("module " + weights::in_quotes(module) + " is not among --lora-target-modules, which are " +
-                            joined(limits_.targets) +
-                            "; start quire with a name for it in the list, or without the flag");
+    return invalid_argument({"module ", weights::in_quotes(module), " is not among --lora-target-modules, which are ",
+                             joined(limits_.targets),
+                             "; start quire with a name for it in the list, or without the flag"});
   }
   std::set<std::string> kinds;
   for (const auto& [name, target] : names) kinds.insert(kind_of(name));
   std::string known;
   for (const std::string& kind : kinds) known += (known.empty() ? "" : ", ") + kind;
-  return unsupported("module " + weights::in_quotes(module) +
-                     " is not one that quire adapts in this model; it adapts " + known);
+  return unsupported(
+      {"module ", weights::in_quotes(module), " is not one that quire adapts in this model; it adapts ", known});
 }
 
 std::vector<AdaptedModule> LoraSites::modules() const {
@@ -255,20 +253,17 @@ Status add_experts(const LoraSites::Target& target, const weights::AdapterModule
   const std::string name = weights::in_quotes(module.name);
   const bool first = module.in == target.hidden && module.out == target.gate_up;
   if (!first && (module.in != target.inner || module.out != target.hidden)) {
-    return invalid_argument("module " + name + " has " + std::to_string(module.in) + " inputs and " +
-                            std::to_string(module.out) +
-                            " outputs per expert, which fits neither product of the model's experts");
+    return invalid_argument({"module ", name, " has ", module.in, " inputs and ", module.out,
+                             " outputs per expert, which fits neither product of the model's experts"});
   }
   const int64_t rank = first ? module.gate_up_rank : module.down_rank;
   if (rank * target.experts != module.rank) {
-    return corrupt("module " + name + " has " + std::to_string(module.rank) + " rows in A, but rank " +
-                   std::to_string(rank) + " of " + std::to_string(target.experts) + " experts needs " +
-                   std::to_string(rank * target.experts));
+    return corrupt({"module ", name, " has ", module.rank, " rows in A, but rank ", rank, " of ", target.experts,
+                    " experts needs ", rank * target.experts});
   }
   if (rank > (first ? 2 : 1) * max_rank) {
-    return invalid_argument("module " + name + " has rank " + std::to_string(rank) + ", but --max-lora-rank is " +
-                            std::to_string(max_rank) + "; start quire with --max-lora-rank " +
-                            std::to_string(first ? (rank + 1) / 2 : rank));
+    return invalid_argument({"module ", name, " has rank ", rank, ", but --max-lora-rank is ", max_rank,
+                             "; start quire with --max-lora-rank ", std::to_string(first ? (rank + 1) / 2 : rank)});
   }
   const auto r = static_cast<size_t>(rank), in = static_cast<size_t>(module.in), out = static_cast<size_t>(module.out);
   const auto experts = static_cast<size_t>(target.experts);
@@ -306,8 +301,8 @@ Result<AdapterPtr> LoraSites::make(const weights::AdapterFiles& files, const std
         "adapter was converted");
   }
   if (!files.architecture.empty() && !architecture.empty() && files.architecture != architecture) {
-    return invalid_argument("the adapter was made for the architecture " + weights::in_quotes(files.architecture) +
-                            ", but the model is " + weights::in_quotes(architecture));
+    return invalid_argument({"the adapter was made for the architecture ", weights::in_quotes(files.architecture),
+                             ", but the model is ", weights::in_quotes(architecture)});
   }
   const Names& names = files.gguf ? gguf_names_ : names_;
   LoraImage image(num_sites_, dtype_);

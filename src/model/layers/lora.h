@@ -70,7 +70,7 @@ class LoraSites {
   Status check(const weights::AdapterModule& module, const Target& target) const;
   // Checks a module that other ranks adapt.
   Status check_foreign(const weights::AdapterModule& module, const Target& target, const Names& names) const;
-  Error unknown_module(const std::string& module, const Names& names) const;
+  Failure unknown_module(const std::string& module, const Names& names) const;
   // Every place in the model once, by its site.
   std::map<int64_t, std::vector<Target>> targets_by_site() const;
 

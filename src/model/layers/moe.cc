@@ -151,8 +151,8 @@ Status load_experts(Loader& loader, int64_t index, MoeWeights& out) {
     QUIRE_ASSIGN(down[0], loader.rows(source.slice(source.down, e, hidden), c.intermediate, options));
     tensors.insert(down[0].tensor);
     if (!gate_up.front().can_join(gate_up.back())) {
-      return unsupported("tensors '" + gate_up.front().name + "' and '" + gate_up.back().name +
-                         "' have different types; gate and up of an expert must have the same type");
+      return unsupported({"tensors '", gate_up.front().name, "' and '", gate_up.back().name,
+                          "' have different types; gate and up of an expert must have the same type"});
     }
     QUIRE_ASSIGN(Packed packed, loader.pack(std::move(gate_up), Loader::next_of(out.gate_up.matrices, count)));
     out.gate_up.matrices.push_back(std::move(packed));

@@ -151,7 +151,7 @@ Result<std::vector<int32_t>> read_head_rows(Loader& loader) {
     return corrupt("tensor 'd2t' is missing: it says which tokens the head of an EAGLE-3 layer knows");
   }
   if (map != nullptr && (map->type_name != "I64" || map->data.size() != static_cast<size_t>(rows) * sizeof(int64_t))) {
-    return corrupt("tensor 'd2t' must hold " + std::to_string(rows) + " numbers of type I64");
+    return corrupt({"tensor 'd2t' must hold ", rows, " numbers of type I64"});
   }
   for (int64_t row = 0; row < rows; ++row) {
     int64_t token = row;
@@ -432,8 +432,8 @@ std::unique_ptr<LoraSites> find_sites(const Loader& loader, const AdapterLimits&
 
 Result<std::unique_ptr<Model>> load_model(const ModelFiles& files, const LoadOptions& options, Backend& backend) {
   if (files.config.ahead.is_layer) {
-    return invalid_argument("'" + files.files.file.string() +
-                            "' is an EAGLE-3 layer, which drafts for another model: name it in --speculative-config");
+    return invalid_argument({"'", files.files.file.string(),
+                             "' is an EAGLE-3 layer, which drafts for another model: name it in --speculative-config"});
   }
   QUIRE_ASSIGN(const std::optional<DType> dtype, parse_dtype(options.dtype));
   QUIRE_ASSIGN(const DecoderConfig own, share_of(files.config, options.share));
@@ -471,8 +471,8 @@ Result<ModelFiles> layer_ahead(const ModelFiles& target) {
   };
   const auto last = std::find_if(config.per_layer.rbegin(), config.per_layer.rend(), attends);
   if (config.ahead.layers == 0 || last == config.per_layer.rend()) {
-    return unsupported("'" + target.files.file.string() +
-                       "' has no layer for multi-token prediction (MTP) that quire runs");
+    return unsupported(
+        {"'", target.files.file.string(), "' has no layer for multi-token prediction (MTP) that quire runs"});
   }
   std::string projection = target.family->name_of(Part::kAheadProjection, config.layers, out.gguf != nullptr);
   config.first_layer = config.layers;
@@ -487,8 +487,8 @@ Result<ModelFiles> layer_ahead(const ModelFiles& target) {
     projection.replace(0, 6, config.text_prefix);
   }
   if (!out.source->is_dummy() && !has_names_with(*out.source, projection)) {
-    return unsupported("'" + target.files.file.string() + "' has no tensor '" + projection +
-                       ".weight': its layer for multi-token prediction (MTP) was left out");
+    return unsupported({"'", target.files.file.string(), "' has no tensor '", projection,
+                        ".weight': its layer for multi-token prediction (MTP) was left out"});
   }
   config.layers = 1;
   config.per_layer = {LayerConfig(*last)};

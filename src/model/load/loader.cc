@@ -120,7 +120,7 @@ void Loader::release(std::span<const Rows> rows, std::span<const std::byte> byte
 
 Result<std::vector<float>> Loader::floats(const std::string& tensor, std::vector<int64_t> shape) {
   QUIRE_ASSIGN(const TensorRef* found, require(tensor, std::move(shape)));
-  if (is_quantised(found->dtype)) return unsupported("tensor '" + found->name + "' must not be quantised");
+  if (is_quantised(found->dtype)) return unsupported({"tensor '", found->name, "' must not be quantised"});
   std::vector<float> values(static_cast<size_t>(found->elements()));
   weights::dequantise_row(found->dtype, found->data.data(), values.data(), found->elements());
   finished(*found);
@@ -248,8 +248,8 @@ Result<Loader::Rows> Loader::rows(const Slice& slice, int64_t k, RowOptions opti
   }
   QUIRE_ASSIGN(const TensorRef* tensor, require(slice.tensor(), shape));
   if (k % info(tensor->dtype).block_elems != 0) {
-    return corrupt("tensor '" + tensor->name + "' has rows of " + std::to_string(k) +
-                   " elements, which is not a whole number of blocks of " + quire::name(tensor->dtype));
+    return corrupt({"tensor '", tensor->name, "' has rows of ", k,
+                    " elements, which is not a whole number of blocks of ", quire::name(tensor->dtype)});
   }
   const int64_t bytes = row_bytes(tensor->dtype, k);
   const int64_t first = slice.expert >= 0 ? slice.expert * slice.all_rows() : 0;
@@ -292,7 +292,7 @@ Result<Packed> Loader::pack(std::vector<Rows> rows, const PackPlace& place) {
   if (!packed.ok() && !first.empty()) {
     return Error{packed.error().code, "tensor '" + first + "': " + packed.error().message};
   }
-  if (!packed.ok()) return packed.error();
+  if (!packed.ok()) return packed.failure();
   return Packed(std::move(packed).value());
 }
 
@@ -418,8 +418,8 @@ Status Loader::refuse_leftovers() const {
     if (tensor.starts_with("rope_f")) continue;  // rope_freqs, rope_factors_*: read with the config
     if (config().tied_embeddings && tensor == name(Part::kHead, 0) + ".weight") continue;
     if (is_ignored(tensor, config()) || weights::is_activation_scale(tensor) || is_zero_bias(tensor)) continue;
-    return unsupported("tensor '" + tensor + "' has no place in the " + config().family +
-                       " family; the checkpoint needs something that quire does not compute");
+    return unsupported({"tensor '", tensor, "' has no place in the ", config().family,
+                        " family; the checkpoint needs something that quire does not compute"});
   }
   return {};
 }

@@ -76,11 +76,11 @@ Status convert_pooler(const std::string& convert, const DecoderConfig& config, P
     return {};
   }
   if (convert != "classify") {
-    return invalid_argument("--convert is '" + convert + "'; choose auto, none, embed or classify");
+    return invalid_argument({"--convert is '", convert, "'; choose auto, none, embed or classify"});
   }
   if (pooler.classifies) return {};
-  return unsupported("--convert classify needs the weights of a classifier, which " + config.architecture +
-                     " does not have; name its tokens with --hf-overrides (classifier_from_token)");
+  return unsupported({"--convert classify needs the weights of a classifier, which ", config.architecture,
+                      " does not have; name its tokens with --hf-overrides (classifier_from_token)"});
 }
 
 Status read_hf(const fs::path& file, const LoadOptions& options, ModelFiles& out) {
@@ -152,12 +152,12 @@ Result<std::vector<double>> factor_tensor(const weights::WeightSource& source, c
   const weights::TensorRef* tensor = source.find(name);
   if (tensor == nullptr) return out;
   if (tensor->dtype != DType::kF32 || tensor->elements() != count) {
-    return corrupt("tensor '" + std::string(name) + "' must hold " + std::to_string(count) + " F32 numbers");
+    return corrupt({"tensor '", name, "' must hold ", count, " F32 numbers"});
   }
   std::vector<float> values(static_cast<size_t>(count));
   weights::dequantise_row(DType::kF32, tensor->data.data(), values.data(), count);
   for (const float v : values) {
-    if (!(v > 0)) return corrupt("tensor '" + std::string(name) + "' must hold positive numbers");
+    if (!(v > 0)) return corrupt({"tensor '", name, "' must hold positive numbers"});
     out.push_back(static_cast<double>(v));
   }
   return out;
@@ -191,7 +191,7 @@ Status read_gguf(ModelFiles& out) {
   out.config.family = out.family->name;
   const std::string embedding = out.family->name_of(Part::kEmbedding, 0, true) + ".weight";
   QUIRE_ASSIGN(const weights::TensorRef* table, out.source->get(embedding));
-  if (table->shape.size() != 2) return corrupt("tensor '" + embedding + "' must have two dimensions");
+  if (table->shape.size() != 2) return corrupt({"tensor '", embedding, "' must have two dimensions"});
   out.config.vocab_size = table->shape[0];
   out.config.tied_embeddings = out.source->find(out.family->name_of(Part::kHead, 0, true) + ".weight") == nullptr;
   out.config.dtype = table->dtype;
@@ -235,7 +235,7 @@ Result<std::optional<DType>> parse_dtype(const std::string& text) {
   if (text == "float32" || text == "float") return std::optional<DType>(DType::kF32);
   if (text == "float16" || text == "half") return std::optional<DType>(DType::kF16);
   if (text == "bfloat16") return std::optional<DType>(DType::kBF16);
-  return invalid_argument("--dtype is '" + text + "'; choose auto, float32, float16 or bfloat16");
+  return invalid_argument({"--dtype is '", text, "'; choose auto, float32, float16 or bfloat16"});
 }
 
 DType activation_of(const ModelFiles& files, std::optional<DType> dtype, const Backend& backend) {

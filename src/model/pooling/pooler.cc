@@ -92,7 +92,7 @@ Result<std::shared_ptr<const weights::WeightSource>> open_tensors(const std::fil
     QUIRE_ASSIGN(std::shared_ptr<const weights::WeightSource> source, weights::TorchSource::open(folder / torch));
     return source;
   }
-  return not_found("'" + folder.string() + "' has neither " + safetensors + " nor " + torch);
+  return not_found({"'", folder.string(), "' has neither ", safetensors, " nor ", torch});
 }
 
 Result<std::vector<float>> tensor_floats(const weights::WeightSource& source, std::string_view name,
@@ -120,8 +120,8 @@ Result<PoolLayer> read_token_head(Loader& loader, const TokenHeads& heads, const
     if (weight.shape.size() == 2 && (rows == 0 || weight.shape[0] == rows) && weight.shape[1] == hidden) {
       return weight.shape[0];
     }
-    return corrupt("the weight of " + name + " has the shape " + weights::shape_string(weight.shape) +
-                   ", but a head takes the " + std::to_string(hidden) + " numbers of a hidden state");
+    return corrupt({"the weight of ", name, " has the shape ", weights::shape_string(weight.shape),
+                    ", but a head takes the ", hidden, " numbers of a hidden state"});
   };
   if (loader.has(name + ".weight")) {
     QUIRE_ASSIGN(const weights::TensorRef* weight, loader.files().source->get(name + ".weight"));
@@ -131,10 +131,10 @@ Result<PoolLayer> read_token_head(Loader& loader, const TokenHeads& heads, const
   const std::string safetensors = name + ".safetensors", torch = name + ".pt";
   const auto source = open_tensors(heads.folder, safetensors.c_str(), torch.c_str());
   if (!source.ok() && source.error().code == ErrorCode::kNotFound) {
-    return not_found(source.error().message + ", which BgeM3EmbeddingModel needs; as XLMRobertaModel, the model " +
-                     "makes embeddings without them");
+    return not_found({source.error().message, ", which BgeM3EmbeddingModel needs; as XLMRobertaModel, the model ",
+                      "makes embeddings without them"});
   }
-  if (!source.ok()) return source.error();
+  if (!source.ok()) return source.failure();
   QUIRE_ASSIGN(const weights::TensorRef* weight, (*source)->get("weight"));
   PoolLayer layer{.in = hidden};
   QUIRE_ASSIGN(layer.out, rows_of(*weight));
@@ -259,8 +259,8 @@ Result<Pooler> Pooler::load(Loader& loader, PoolerConfig config) {
   int64_t size = out.hidden_;
   for (const DenseModule& module : config.dense) {
     if (module.in != size) {
-      return invalid_argument("'" + module.folder.string() + "': a dense layer takes " + std::to_string(module.in) +
-                              " numbers, but gets " + std::to_string(size));
+      return invalid_argument(
+          {"'", module.folder.string(), "': a dense layer takes ", module.in, " numbers, but gets ", size});
     }
     size = module.out;
     QUIRE_ASSIGN(PoolLayer layer, read_dense(module));
@@ -271,7 +271,7 @@ Result<Pooler> Pooler::load(Loader& loader, PoolerConfig config) {
     if (!loader.gguf() || !loader.has(tensor)) continue;
     QUIRE_ASSIGN(const weights::TensorRef* found, loader.files().source->get(tensor));
     if (found->shape.size() != 2 || found->shape[1] != size)
-      return corrupt("tensor '" + tensor + "' has a wrong shape");
+      return corrupt({"tensor '", tensor, "' has a wrong shape"});
     const int64_t rows = found->shape[0];
     QUIRE_ASSIGN(PoolLayer layer, read_layer(loader, name, size, rows, false, PoolActivation::kNone));
     size = rows;
@@ -330,18 +330,17 @@ float Pooler::token_weight(std::span<const float> hidden, bool activate) const {
 
 Status Pooler::check_dimensions(int64_t dimensions) const {
   if (!config_.matryoshka) {
-    return invalid_field("dimensions", "cannot be set: this model's embeddings have " +
-                                           std::to_string(this->dimensions()) +
-                                           " numbers and were not made to be cut (matryoshka).");
+    return invalid_field("dimensions", {"cannot be set: this model's embeddings have ", this->dimensions(),
+                                        " numbers and were not made to be cut (matryoshka)."});
   }
   const std::vector<int64_t>& known = config_.matryoshka_dimensions;
   if (!known.empty() && std::find(known.begin(), known.end(), dimensions) == known.end()) {
     std::string list;
     for (const int64_t size : known) list += (list.empty() ? "" : ", ") + std::to_string(size);
-    return invalid_field("dimensions", "must be one of " + list + ".");
+    return invalid_field("dimensions", {"must be one of ", list, "."});
   }
   if (dimensions >= 1 && dimensions <= this->dimensions()) return {};
-  return invalid_field("dimensions", "must be from 1 to " + std::to_string(this->dimensions()) + ".");
+  return invalid_field("dimensions", {"must be from 1 to ", this->dimensions(), "."});
 }
 
 size_t Pooler::bytes() const {

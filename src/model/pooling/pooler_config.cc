@@ -33,7 +33,7 @@ Result<fs::path> module_folder(const fs::path& folder, const Value& module) {
   QUIRE_ASSIGN(const std::string path, json::get_string_or(module, "path", ""));
   const fs::path relative(path);
   if (relative.is_absolute() || path.find("..") != std::string::npos) {
-    return invalid_argument("a module has the path '" + path + "', which is not inside the model's folder");
+    return invalid_argument({"a module has the path '", path, "', which is not inside the model's folder"});
   }
   return folder / relative;
 }
@@ -127,8 +127,8 @@ Status read_modules(const fs::path& folder, PoolerConfig& out) {
     } else if (kind == "CrossEncoder" || kind == "LogitScore") {
       out.embeds = false;
     } else {
-      return in_file(file, unsupported("it has a module of the type '" + type +
-                                       "'; quire knows Transformer, Pooling, Dense and Normalize"));
+      return in_file(file, unsupported({"it has a module of the type '", type,
+                                        "'; quire knows Transformer, Pooling, Dense and Normalize"}));
     }
   }
   QUIRE_TRY(read_length(folder / "sentence_bert_config.json", out));
@@ -229,8 +229,8 @@ Result<PoolActivation> torch_activation(std::string_view name) {
   if (word == "ReLU") return PoolActivation::kRelu;
   if (word == "GELU") return PoolActivation::kGelu;
   if (word == "Softmax") return PoolActivation::kSoftmax;
-  return unsupported("the activation '" + std::string(name.substr(0, 100)) +
-                     "' is not one of Identity, Tanh, Sigmoid, ReLU, GELU and Softmax, which quire has");
+  return unsupported({"the activation '", std::string(name.substr(0, 100)),
+                      "' is not one of Identity, Tanh, Sigmoid, ReLU, GELU and Softmax, which quire has"});
 }
 
 Result<PoolerConfig> read_hf_pooler(const Value& config, const fs::path& folder, const DecoderConfig& model) {
@@ -257,8 +257,8 @@ Result<PoolerConfig> read_gguf_pooler(const weights::GgufMetadata& metadata, std
   // llama.cpp's numbers: 0 none, 1 mean, 2 CLS, 3 last, 4 rank.
   QUIRE_ASSIGN(const int64_t kind, metadata.get_int_or(std::string(architecture) + ".pooling_type", -1, -1, 100));
   if (kind > 4) {
-    return unsupported("key '" + std::string(architecture) + ".pooling_type' is " + std::to_string(kind) +
-                       "; quire knows 1 (mean), 2 (CLS), 3 (last) and 4 (rank)");
+    return unsupported(
+        {"key '", architecture, ".pooling_type' is ", kind, "; quire knows 1 (mean), 2 (CLS), 3 (last) and 4 (rank)"});
   }
   if (kind >= 1) out.embeds = true;
   if (kind == 1) out.rows = PoolRows::kMean;
@@ -281,7 +281,7 @@ Result<PoolerConfig> read_gguf_pooler(const weights::GgufMetadata& metadata, std
 
 Status apply_pooler_flag(const std::string& text, PoolerConfig& config) {
   if (text.empty()) return {};
-  const auto wrong = [](const std::string& what) { return invalid_argument("--pooler-config: " + what); };
+  const auto wrong = [](const std::string& what) { return invalid_argument({"--pooler-config: ", what}); };
   const auto value = json::parse(text);
   if (!value.ok() || !value->is_object())
     return wrong("it must be a JSON object, such as {\"pooling_type\": \"MEAN\"}");

@@ -12,8 +12,7 @@ namespace {
 [[noreturn]] void fail_operands(const char* symbol, const Value& a, const Value& b) {
   if (a.is_undefined()) fail_undefined(a);
   if (b.is_undefined()) fail_undefined(b);
-  fail(std::string("unsupported operand type(s) for ") + symbol + ": '" + python_type_name(a) + "' and '" +
-       python_type_name(b) + "'");
+  fail({"unsupported operand type(s) for ", symbol, ": '", python_type_name(a), "' and '", python_type_name(b), "'"});
 }
 
 [[noreturn]] void fail_overflow() {
@@ -113,7 +112,7 @@ Value add(Heap& heap, const Value& a, const Value& b) {
     return a.is(Type::kList) ? heap.list(std::move(items)) : heap.tuple(std::move(items));
   }
   if (a.is_string() && !b.is_undefined()) {
-    fail(std::string("can only concatenate str (not \"") + python_type_name(b) + "\") to str");
+    fail({"can only concatenate str (not \"", python_type_name(b), "\") to str"});
   }
   fail_operands("+", a, b);
 }
@@ -187,14 +186,14 @@ Value negate(const Value& a) {
     return Value::integer(-a.as_int());
   }
   if (a.is_undefined()) fail_undefined(a);
-  fail(std::string("bad operand type for unary -: '") + python_type_name(a) + "'");
+  fail({"bad operand type for unary -: '", python_type_name(a), "'"});
 }
 
 Value positive(const Value& a) {
   if (a.is(Type::kFloat)) return a;
   if (a.is_int_like()) return Value::integer(a.as_int());
   if (a.is_undefined()) fail_undefined(a);
-  fail(std::string("bad operand type for unary +: '") + python_type_name(a) + "'");
+  fail({"bad operand type for unary +: '", python_type_name(a), "'"});
 }
 
 }  // namespace quire::text::jinja

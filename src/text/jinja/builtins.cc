@@ -18,23 +18,22 @@ namespace quire::text::jinja {
 Bound::Bound(const char* function, const Args& args, std::initializer_list<std::string_view> params, size_t required)
     : function_(function), values_(params.size()) {
   if (args.positional.size() > params.size()) {
-    fail(std::string(function) + "() takes at most " + std::to_string(params.size()) + " arguments (" +
-         std::to_string(args.positional.size()) + " given)");
+    fail({function, "() takes at most ", params.size(), " arguments (", args.positional.size(), " given)"});
   }
   std::copy(args.positional.begin(), args.positional.end(), values_.begin());
   for (const auto& [name, value] : args.keyword) {
     const auto* found = std::find(params.begin(), params.end(), name.text());
     if (found == params.end()) {
-      fail(std::string(function) + "() got an unexpected keyword argument " + repr_text(name.text()));
+      fail({function, "() got an unexpected keyword argument ", repr_text(name.text())});
     }
     Value& slot = values_[static_cast<size_t>(found - params.begin())];
     if (!slot.is_missing()) {
-      fail(std::string(function) + "() got multiple values for argument " + repr_text(name.text()));
+      fail({function, "() got multiple values for argument ", repr_text(name.text())});
     }
     slot = value;
   }
   for (size_t i = 0; i < required; ++i) {
-    if (!has(i)) fail(std::string(function) + "() is missing the argument " + repr_text(*(params.begin() + i)));
+    if (!has(i)) fail({function, "() is missing the argument ", repr_text(*(params.begin() + i))});
   }
 }
 
@@ -46,26 +45,25 @@ int64_t Bound::integer(size_t i, int64_t fallback) const {
   if (!has(i)) return fallback;
   if (values_[i].is_undefined()) fail_undefined(values_[i]);
   if (!values_[i].is_int_like()) {
-    fail(std::string(function_) + "() requires an integer, not '" + python_type_name(values_[i]) + "'");
+    fail({function_, "() requires an integer, not '", python_type_name(values_[i]), "'"});
   }
   return values_[i].as_int();
 }
 
 const std::string& Bound::text(size_t i) const {
   if (!values_[i].is_string()) {
-    fail(std::string(function_) + "() requires a string, not '" + python_type_name(values_[i]) + "'");
+    fail({function_, "() requires a string, not '", python_type_name(values_[i]), "'"});
   }
   return values_[i].text();
 }
 
 void expect_positional(const char* function, const Args& args, size_t min, size_t max) {
   if (!args.keyword.empty()) {
-    fail(std::string(function) + "() got an unexpected keyword argument " + repr_text(args.keyword[0].first.text()));
+    fail({function, "() got an unexpected keyword argument ", repr_text(args.keyword[0].first.text())});
   }
   if (args.positional.size() < min || args.positional.size() > max) {
     const std::string wanted = min == max ? std::to_string(min) : std::to_string(min) + " to " + std::to_string(max);
-    fail(std::string(function) + "() takes " + wanted + " arguments (" + std::to_string(args.positional.size()) +
-         " given)");
+    fail({function, "() takes ", wanted, " arguments (", args.positional.size(), " given)"});
   }
 }
 
@@ -80,7 +78,7 @@ Value range_function(Interpreter& in, const Value&, Args& args) {
   for (const Value& arg : args.positional) {
     if (arg.is_undefined()) fail_undefined(arg);
     if (!arg.is_int_like()) {
-      fail(std::string("'") + python_type_name(arg) + "' object cannot be interpreted as an integer");
+      fail({"'", python_type_name(arg), "' object cannot be interpreted as an integer"});
     }
   }
   auto* range = in.heap().make<RangeObject>();
@@ -89,7 +87,7 @@ Value range_function(Interpreter& in, const Value&, Args& args) {
   range->stop = a.size() > 1 ? a[1].as_int() : a[0].as_int();
   range->step = a.size() > 2 ? a[2].as_int() : 1;
   if (range->step == 0) fail("range() arg 3 must not be zero");
-  if (range->size() > kMaxRange) fail("the range is larger than " + std::to_string(kMaxRange) + " numbers");
+  if (range->size() > kMaxRange) fail({"the range is larger than ", kMaxRange, " numbers"});
   return Value::object(Type::kRange, range);
 }
 

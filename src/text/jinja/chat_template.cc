@@ -9,8 +9,8 @@
 namespace quire::text {
 namespace {
 
-Error prefixed(const std::string& prefix, const Error& error) {
-  return {error.code, prefix + error.message};
+Failure prefixed(const std::string& prefix, const Error& error) {
+  return Error{error.code, prefix + error.message};
 }
 
 }  // namespace
@@ -22,9 +22,8 @@ Result<ChatTemplate> ChatTemplate::parse(std::string_view source) {
 Result<ChatTemplate> ChatTemplate::parse_config(const json::Value& chat_template) {
   if (chat_template.is_string()) return parse(chat_template.as_string());
   if (!chat_template.is_array()) {
-    return invalid_argument(
-        std::string("The field chat_template must be a string or an array of named templates, not ") +
-        json::describe(chat_template.kind()) + ".");
+    return invalid_argument({"The field chat_template must be a string or an array of named templates, not ",
+                             json::describe(chat_template.kind()), "."});
   }
   std::vector<std::pair<std::string, std::string>> named;
   for (const json::Value& entry : chat_template.as_array()) {
@@ -45,7 +44,7 @@ Result<ChatTemplate> ChatTemplate::parse_named(const std::vector<std::pair<std::
   for (const auto& [name, source] : named) {
     auto parsed = jinja::Template::parse(source);
     if (!parsed.ok()) {
-      return named.size() == 1 ? parsed.error() : prefixed("In the template \"" + name + "\": ", parsed.error());
+      return named.size() == 1 ? parsed.failure() : prefixed("In the template \"" + name + "\": ", parsed.error());
     }
     result.templates_.push_back({name, source, *parsed, find_traits(*parsed)});
   }
@@ -70,8 +69,8 @@ Result<const ChatTemplate::Named*> ChatTemplate::choose(bool has_tools, std::str
   if (chosen != nullptr) return chosen;
   std::string known;
   for (const Named& candidate : templates_) known += (known.empty() ? "" : ", ") + candidate.name;
-  return not_found("The model has no chat template called \"" + std::string(name.empty() ? "default" : name) +
-                   "\"; it has: " + known + ".");
+  return not_found({"The model has no chat template called \"", std::string(name.empty() ? "default" : name),
+                    "\"; it has: ", known, "."});
 }
 
 std::vector<std::string> ChatTemplate::names() const {
@@ -107,7 +106,7 @@ bool has_items(const json::Value& value) {
 // template trims contents.
 constexpr std::string_view kContinueTag = "QUIRE_CONTINUES_HERE ";
 
-Error nothing_to_continue() {
+Failure nothing_to_continue() {
   return invalid_argument(
       "continue_final_message is set, but the last message has no text to continue; end the conversation with a "
       "message that has content.");
@@ -220,7 +219,7 @@ Result<ChatPrompt> ChatTemplate::render(const ChatRequest& request, std::string_
     auto filled = render_with(*chosen, request, std::move(messages));
     if (filled.ok()) marked = std::move(filled);
   }
-  if (!marked.ok()) return marked.error();
+  if (!marked.ok()) return marked.failure();
   ChatPrompt prompt;
   prompt.origins = marked->origins.ranges(marked->size());
   prompt.text = std::move(marked->text);

@@ -40,7 +40,7 @@ Value index_method(Interpreter& in, const Value& self, Args& args) {
     in.heap().step();
     if (equal(in.heap(), items_of(self)[static_cast<size_t>(i)], args.positional[0])) return Value::integer(i);
   }
-  fail(to_repr(in.heap(), args.positional[0]) + " is not in list");
+  fail({to_repr(in.heap(), args.positional[0]), " is not in list"});
 }
 
 Value append_method(Interpreter& in, const Value& self, Args& args) {
@@ -170,7 +170,7 @@ Value pop_dict(Interpreter& in, const Value& self, Args& args) {
   const Value* found = self.dict().find(args.positional[0]);
   if (found == nullptr) {
     if (args.positional.size() > 1) return args.positional[1];
-    fail("no such key: " + to_repr(in.heap(), args.positional[0]));
+    fail({"no such key: ", to_repr(in.heap(), args.positional[0])});
   }
   Value value = *found;
   in.heap().step(self.dict().entries.size());
@@ -233,7 +233,7 @@ Value conjugate_method(Interpreter&, const Value& self, Args&) {
 }  // namespace
 
 void update_dict(Heap& heap, DictObject& dict, const char* function, const Args& args) {
-  if (args.positional.size() > 1) fail(std::string(function) + " expected at most 1 argument");
+  if (args.positional.size() > 1) fail({function, " expected at most 1 argument"});
   if (!args.positional.empty()) {
     const Value& source = args.positional[0];
     if (source.is(Type::kDict)) {

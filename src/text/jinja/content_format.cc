@@ -95,9 +95,9 @@ Result<json::Value> flatten_parts(const json::Array& parts, size_t message) {
     const json::Value* piece = part.is_string() ? &part : part.find("text");
     const json::Value* type = part.find("type");
     if (piece == nullptr || !piece->is_string()) {
-      return invalid_argument("messages[" + std::to_string(message) + "].content has a part of type \"" +
-                              (type != nullptr && type->is_string() ? type->as_string() : "unknown") +
-                              "\"; this model's chat template takes text only.");
+      return invalid_argument({"messages[", message, "].content has a part of type \"",
+                               (type != nullptr && type->is_string() ? type->as_string() : "unknown"),
+                               "\"; this model's chat template takes text only."});
     }
     if (!first) text += "\n";
     first = false;
@@ -139,8 +139,8 @@ Status parse_arguments(json::Value& message, size_t index) {
         const std::string text = arguments->as_string().empty() ? "{}" : arguments->as_string();
         auto parsed = json::parse(text);
         if (!parsed.ok()) {
-          return invalid_argument("messages[" + std::to_string(index) +
-                                  "].tool_calls has arguments that are not valid JSON: " + parsed.error().message);
+          return invalid_argument(
+              {"messages[", index, "].tool_calls has arguments that are not valid JSON: ", parsed.error().message});
         }
         function.set("arguments", std::move(parsed).value());
       }
@@ -216,8 +216,7 @@ Result<json::Value> normalize_messages(const json::Value& messages, const Conten
   for (size_t i = 0; i < out.as_array().size(); ++i) {
     json::Value& message = out.as_array()[i];
     if (!message.is_object()) {
-      return invalid_argument("messages[" + std::to_string(i) + "] must be an object, not " +
-                              json::describe(message.kind()) + ".");
+      return invalid_argument({"messages[", i, "] must be an object, not ", json::describe(message.kind()), "."});
     }
     QUIRE_TRY(parse_arguments(message, i));
     const json::Value* content = message.find("content");

@@ -180,7 +180,7 @@ void Interpreter::eval_args(const CallArgs& from, Args& to) {
   for (const DictObject::Entry& entry : more.dict().entries) {
     if (!entry.key.is_string()) fail("keywords must be strings");
     for (const auto& [name, value] : to.keyword) {
-      if (name.text() == entry.key.text()) fail("got multiple values for keyword argument " + repr_text(name.text()));
+      if (name.text() == entry.key.text()) fail({"got multiple values for keyword argument ", repr_text(name.text())});
     }
     heap_.step(1 + to.keyword.size());
     to.keyword.emplace_back(entry.key, entry.value);
@@ -237,13 +237,13 @@ Value Interpreter::call(const Value& callee, Args& args) {
     case Type::kUndefined:
       fail_undefined(callee);
     default:
-      fail(std::string("'") + python_type_name(callee) + "' object is not callable");
+      fail({"'", python_type_name(callee), "' object is not callable"});
   }
 }
 
 Value Interpreter::eval_filter(const Expr& expr, const Value& subject) {
   Args args;
-  if (expr.filter == nullptr) fail("No filter named " + repr_text(expr.constant.text()) + " found.");
+  if (expr.filter == nullptr) fail({"No filter named ", repr_text(expr.constant.text()), " found."});
   eval_args(*expr.args, args);
   return expr.filter(*this, subject, args);
 }
@@ -256,7 +256,7 @@ Value Interpreter::eval_block_filter(const Expr& expr, const Value& text) {
 
 bool Interpreter::eval_test(const Expr& expr) {
   const Value subject = eval(*expr.kids[0]);
-  if (expr.test == nullptr) fail("No test named " + repr_text(expr.constant.text()) + " found.");
+  if (expr.test == nullptr) fail({"No test named ", repr_text(expr.constant.text()), " found."});
   Args args;
   eval_args(*expr.args, args);
   return expr.test(*this, subject, args);
@@ -264,14 +264,14 @@ bool Interpreter::eval_test(const Expr& expr) {
 
 Value Interpreter::call_filter(const Value& name, const Value& subject, Args& args) {
   const FilterFunction filter = name.is_string() ? find_filter(name.text()) : nullptr;
-  if (filter == nullptr) fail("No filter named " + to_repr(heap_, name) + ".");
+  if (filter == nullptr) fail({"No filter named ", to_repr(heap_, name), "."});
   const DepthGuard guard(heap_);
   return filter(*this, subject, args);
 }
 
 bool Interpreter::call_test(const Value& name, const Value& subject, Args& args) {
   const TestFunction test = name.is_string() ? find_test(name.text()) : nullptr;
-  if (test == nullptr) fail("No test named " + to_repr(heap_, name) + ".");
+  if (test == nullptr) fail({"No test named ", to_repr(heap_, name), "."});
   const DepthGuard guard(heap_);
   return test(*this, subject, args);
 }

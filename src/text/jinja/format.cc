@@ -193,7 +193,7 @@ class PercentFormatter {
     at_ = end + 1;
     used_names_ = true;
     const Value* found = values_.dict().find(key);
-    if (found == nullptr) fail("no value for the format key " + repr_text(key));
+    if (found == nullptr) fail({"no value for the format key ", repr_text(key)});
     return *found;
   }
 
@@ -305,13 +305,13 @@ class PercentFormatter {
       case 'F':
       case 'g':
       case 'G':
-        if (!value.is_number()) fail(std::string("must be real number, not ") + python_type_name(value));
+        if (!value.is_number()) fail({"must be real number, not ", python_type_name(value)});
         if (zeros && spec.align == 0 && std::isfinite(value.as_real())) spec.align = '=';
         if (spec.align == '<') spec.fill = " ";
         out_.add(format_float(heap_, value.as_real(), spec));
         return;
       default:
-        fail(std::string("unsupported format character '") + spec.type + "'");
+        fail({"unsupported format character '", spec.type, "'"});
     }
   }
 
@@ -323,7 +323,7 @@ class PercentFormatter {
     } else if (decimal && value.is(Type::kFloat) && std::fabs(value.as_real()) < 9.2e18) {
       i = static_cast<int64_t>(value.as_real());
     } else {
-      fail(std::string("%") + spec.type + " format: a real number is required, not " + python_type_name(value));
+      fail({"%", spec.type, " format: a real number is required, not ", python_type_name(value)});
     }
     const int base = decimal ? 10 : spec.type == 'o' ? 8 : 16;
     std::string digits = digits_of(magnitude_of(i), base, spec.type == 'X');
@@ -409,7 +409,7 @@ FieldSpec parse_spec(std::string_view text) {
 }
 
 [[noreturn]] void fail_code(char type, const Value& value) {
-  fail(std::string("Unknown format code '") + type + "' for object of type '" + python_type_name(value) + "'");
+  fail({"Unknown format code '", type, "' for object of type '", python_type_name(value), "'"});
 }
 
 std::string format_value(Heap& heap, const Value& value, std::string_view spec_text) {
@@ -431,7 +431,7 @@ std::string format_value(Heap& heap, const Value& value, std::string_view spec_t
     return format_float(heap, value.as_real(), spec);
   }
   if (!value.is_string()) {
-    fail(std::string("unsupported format string passed to ") + python_type_name(value) + ".__format__");
+    fail({"unsupported format string passed to ", python_type_name(value), ".__format__"});
   }
   if (spec.type != 0 && spec.type != 's') fail_code(spec.type, value);
   if (spec.align == '=') fail("'=' alignment not allowed in string format specifier");
@@ -509,7 +509,7 @@ class BraceFormatter {
     } else if (conversion == 's') {
       value = heap_.string(to_marked_str(heap_, value));
     } else if (conversion != 0) {
-      fail(std::string("Unknown conversion specifier ") + conversion);
+      fail({"Unknown conversion specifier ", conversion});
     }
     MarkedText spec;
     if (!rest.empty()) spec = run(rest.substr(1), depth + 1);
@@ -571,7 +571,7 @@ class BraceFormatter {
     for (const auto& [arg, value] : args_.keyword) {
       if (arg.text() == name) return value;
     }
-    fail("no value for the format field " + repr_text(name));
+    fail({"no value for the format field ", repr_text(name)});
   }
 
   Interpreter& interpreter_;

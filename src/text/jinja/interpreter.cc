@@ -332,7 +332,7 @@ Flow Interpreter::exec_captured(const Stmt& stmt) {
 
 // The result of a filter or call block, which Jinja2 does not convert to text.
 void Interpreter::write_text(const Value& text) {
-  if (!text.is_string()) fail(std::string("a block must return a string, not '") + python_type_name(text) + "'");
+  if (!text.is_string()) fail({"a block must return a string, not '", python_type_name(text), "'"});
   append_str(heap_, *out_, text);
   check_output();
 }
@@ -508,14 +508,14 @@ void Interpreter::bind_macro(const MacroNode& node, Args& args, Frame& frame) {
     for (auto& [name, value] : args.keyword) kwargs.dict().set(heap_, name, value);
     frame.slots[node.kwargs_slot] = kwargs;
   } else if (!args.keyword.empty()) {
-    fail(macro_label(node) + " takes no keyword argument " + repr_text(args.keyword[0].first.text()));
+    fail({macro_label(node), " takes no keyword argument ", repr_text(args.keyword[0].first.text())});
   }
   if (node.uses_varargs) {
     Values rest;
     for (size_t i = count; i < args.positional.size(); ++i) rest.push_back(args.positional[i]);
     frame.slots[node.varargs_slot] = heap_.tuple(std::move(rest));
   } else if (args.positional.size() > count) {
-    fail(macro_label(node) + " takes not more than " + std::to_string(count) + " argument(s)");
+    fail({macro_label(node), " takes not more than ", count, " argument(s)"});
   }
 }
 

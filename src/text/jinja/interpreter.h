@@ -81,8 +81,7 @@ class Interpreter {
    public:
     explicit MacroDepth(Interpreter& interpreter) : interpreter_(interpreter) {
       if (++interpreter_.macro_depth_ > interpreter_.options_.limits.max_macro_depth) {
-        fail("macro calls are nested more than " + std::to_string(interpreter_.options_.limits.max_macro_depth) +
-             " levels deep");
+        fail({"macro calls are nested more than ", interpreter_.options_.limits.max_macro_depth, " levels deep"});
       }
     }
     ~MacroDepth() { --interpreter_.macro_depth_; }

@@ -363,14 +363,14 @@ class Lexer {
       if (op == "(" || op == "[" || op == "{") {
         brackets->push_back(op == "(" ? ')' : op == "[" ? ']' : '}');
       } else if (op == ")" || op == "]" || op == "}") {
-        if (brackets->empty() || brackets->back() != op[0]) fail_at(line_, "unexpected '" + std::string(op) + "'");
+        if (brackets->empty() || brackets->back() != op[0]) fail_at(line_, {"unexpected '", op, "'"});
         brackets->pop_back();
       }
       push(TokenKind::kOperator, std::string(op));
       advance(at_ + op.size());
       return;
     }
-    fail_at(line_, "unexpected character " + repr_text(text_.substr(at_, utf8::decode(text_, at_).size)));
+    fail_at(line_, {"unexpected character ", repr_text(text_.substr(at_, utf8::decode(text_, at_).size))});
   }
 
   std::string source_;

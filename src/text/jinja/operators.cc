@@ -229,8 +229,8 @@ namespace {
 [[noreturn]] void fail_order(const Value& a, const Value& b, const char* symbol) {
   if (a.is_undefined()) fail_undefined(a);
   if (b.is_undefined()) fail_undefined(b);
-  fail(std::string("'") + symbol + "' not supported between instances of '" + python_type_name(a) + "' and '" +
-       python_type_name(b) + "'");
+  fail({"'", symbol, "' not supported between instances of '", python_type_name(a), "' and '", python_type_name(b),
+        "'"});
 }
 
 // Lexicographic order of two lists or tuples.
@@ -274,7 +274,7 @@ bool contains(Heap& heap, const Value& container, const Value& item) {
   switch (container.type()) {
     case Type::kString:
       if (!item.is_string()) {
-        fail(std::string("'in <string>' requires string as left operand, not ") + python_type_name(item));
+        fail({"'in <string>' requires string as left operand, not ", python_type_name(item)});
       }
       heap.touch(container.text().size());
       return find_text(container.text(), item.text()) != std::string::npos;
@@ -295,7 +295,7 @@ bool contains(Heap& heap, const Value& container, const Value& item) {
       break;
   }
   if (!is_iterable(container)) {
-    fail(std::string("argument of type '") + python_type_name(container) + "' is not iterable");
+    fail({"argument of type '", python_type_name(container), "' is not iterable"});
   }
   Iterator it(heap, container);
   Value candidate;
@@ -348,7 +348,7 @@ int64_t length(Heap& heap, const Value& value) {
     case Type::kUndefined:
       return 0;
     default:
-      fail(std::string("object of type '") + python_type_name(value) + "' has no len()");
+      fail({"object of type '", python_type_name(value), "' has no len()"});
   }
 }
 
@@ -435,7 +435,7 @@ Value slice(Heap& heap, const Value& value, const Value& start_value, const Valu
             const Value& step_value) {
   if (value.is_undefined()) fail_undefined(value);
   if (!value.is_string() && !value.is_sequence() && !value.is(Type::kRange)) {
-    fail(std::string("'") + python_type_name(value) + "' object cannot be sliced");
+    fail({"'", python_type_name(value), "' object cannot be sliced"});
   }
   int64_t step = 1;
   if (!step_value.is_none() && !step_value.is_missing()) {
@@ -495,7 +495,7 @@ bool is_iterable(const Value& value) {
 }
 
 Iterator::Iterator(Heap& heap, const Value& iterable) : heap_(&heap), source_(iterable) {
-  if (!is_iterable(iterable)) fail(std::string("'") + python_type_name(iterable) + "' object is not iterable");
+  if (!is_iterable(iterable)) fail({"'", python_type_name(iterable), "' object is not iterable"});
   if (iterable.is(Type::kDict)) size_at_start_ = iterable.dict().entries.size();
   if (iterable.is(Type::kDictView)) size_at_start_ = iterable.as<DictViewObject>().dict->entries.size();
 }

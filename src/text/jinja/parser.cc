@@ -45,7 +45,7 @@ class Parser {
   }
 
   [[noreturn]] void fail_expected(const std::string& what) const {
-    fail_at(current().line, "expected " + what + ", got '" + describe(current()) + "'");
+    fail_at(current().line, {"expected ", what, ", got '", describe(current()), "'"});
   }
   void expect_op(std::string_view op) {
     if (!skip_op(op)) fail_expected("'" + std::string(op) + "'");
@@ -66,7 +66,7 @@ class Parser {
     explicit Nesting(Parser& parser) : parser_(parser) {
       if (++parser_.nesting_ > parser_.options_.max_nesting) {
         fail_at(parser_.current().line,
-                "the template nests more than " + std::to_string(parser_.options_.max_nesting) + " levels deep");
+                {"the template nests more than ", parser_.options_.max_nesting, " levels deep"});
       }
     }
     ~Nesting() { --parser_.nesting_; }
@@ -150,7 +150,7 @@ class Parser {
     if (ends.size() > 0) {
       std::string wanted;
       for (const std::string_view end : ends) wanted += (wanted.empty() ? "'" : ", '") + std::string(end) + "'";
-      fail_at(current().line, "unexpected end of template; expected " + wanted);
+      fail_at(current().line, {"unexpected end of template; expected ", wanted});
     }
     return body;
   }
@@ -182,7 +182,7 @@ class Parser {
       return stmt;
     }
     if (tag == "break" || tag == "continue") {
-      if (loops_ == 0) fail_at(token.line, "'" + tag + "' is outside of a loop");
+      if (loops_ == 0) fail_at(token.line, {"'", tag, "' is outside of a loop"});
       return make_stmt(tag == "break" ? StmtKind::kBreak : StmtKind::kContinue, take().line);
     }
     static constexpr std::string_view kUnsupported[] = {"include", "import", "from", "extends", "block", "autoescape"};
@@ -190,7 +190,7 @@ class Parser {
       throw TemplateError{"the tag '" + tag + "' is not supported: a template cannot use other templates", token.line,
                           false, ErrorCode::kUnsupported};
     }
-    fail_at(token.line, "Encountered unknown tag " + repr_text(tag));
+    fail_at(token.line, {"Encountered unknown tag ", repr_text(tag)});
   }
 
   StmtPtr parse_for() {
@@ -312,7 +312,7 @@ class Parser {
         fail_at(current().line, "non-default argument follows default argument");
       }
       for (const MacroNode::Param& other : macro.params) {
-        if (other.name_id == param.name_id) fail_at(current().line, "duplicate argument " + repr_text(name));
+        if (other.name_id == param.name_id) fail_at(current().line, {"duplicate argument ", repr_text(name)});
       }
       macro.params.push_back(std::move(param));
       if (macro.params.size() > kMaxArguments) fail_at(current().line, "a macro has too many arguments");
@@ -379,7 +379,7 @@ class Parser {
       expect_op(")");
       return inner;
     }
-    fail_at(current().line, "can't assign to '" + describe(current()) + "'");
+    fail_at(current().line, {"can't assign to '", describe(current()), "'"});
   }
 
   ExprPtr parse_target_list(NameUse use, bool with_namespace, bool parentheses) {
@@ -393,7 +393,7 @@ class Parser {
       tuple = true;
     }
     if (!tuple && parts.size() == 1) return std::move(parts[0]);
-    if (parts.empty() && !parentheses) fail_at(line, "Expected an expression, got '" + describe(current()) + "'");
+    if (parts.empty() && !parentheses) fail_at(line, {"Expected an expression, got '", describe(current()), "'"});
     return make(ExprKind::kTuple, line, std::move(parts));
   }
 
@@ -416,7 +416,7 @@ class Parser {
     }
     if (!tuple) {
       if (!parts.empty()) return std::move(parts[0]);
-      if (!parentheses) fail_at(line, "Expected an expression, got '" + describe(current()) + "'");
+      if (!parentheses) fail_at(line, {"Expected an expression, got '", describe(current()), "'"});
     }
     return make(ExprKind::kTuple, line, std::move(parts));
   }
@@ -596,7 +596,7 @@ class Parser {
     }
     if (token.is_op("[")) return parse_list();
     if (token.is_op("{")) return parse_dict();
-    fail_at(token.line, "unexpected '" + describe(token) + "'");
+    fail_at(token.line, {"unexpected '", describe(token), "'"});
   }
 
   ExprPtr parse_list() {
@@ -718,7 +718,7 @@ class Parser {
         const Value name = program_.intern(take().text);
         take();
         for (const auto& [other, value] : args->keyword) {
-          if (other.text() == name.text()) fail_at(line, "keyword argument repeated: " + name.text());
+          if (other.text() == name.text()) fail_at(line, {"keyword argument repeated: ", name.text()});
         }
         args->keyword.emplace_back(name, parse_expression());
         if (args->keyword.size() > kMaxArguments) fail_at(line, "a call has too many keyword arguments");
@@ -821,8 +821,7 @@ class Parser {
 
 std::shared_ptr<Program> parse_program(std::string_view source, const ParseOptions& options) {
   if (source.size() > options.max_source_bytes) {
-    fail("the template has " + std::to_string(source.size()) + " bytes; at most " +
-         std::to_string(options.max_source_bytes) + " are allowed");
+    fail({"the template has ", source.size(), " bytes; at most ", options.max_source_bytes, " are allowed"});
   }
   auto program = std::make_shared<Program>();
   Parser(*program, tokenize(source, options), options).run();

@@ -246,7 +246,7 @@ class JsonWriter {
         write_dict(value);
         return;
       default:
-        fail(std::string("Object of type ") + python_type_name(value) + " is not JSON serializable");
+        fail({"Object of type ", python_type_name(value), " is not JSON serializable"});
     }
   }
 
@@ -307,7 +307,7 @@ class JsonWriter {
       case Type::kFloat:
         return number(key.as_real());
       default:
-        fail(std::string("keys must be str, int, float, bool or None, not ") + python_type_name(key));
+        fail({"keys must be str, int, float, bool or None, not ", python_type_name(key)});
     }
   }
 

@@ -129,7 +129,7 @@ Value first_filter(Interpreter& in, const Value& v, Args& args) {
 Value last_filter(Interpreter& in, const Value& v, Args& args) {
   expect_positional("last", args, 0, 0);
   Heap& heap = in.heap();
-  if (!has_length(v) || v.is(Type::kLoop)) fail(std::string("'") + python_type_name(v) + "' object is not reversible");
+  if (!has_length(v) || v.is(Type::kLoop)) fail({"'", python_type_name(v), "' object is not reversible"});
   if (length(heap, v) == 0) return heap.undefined_hint("No last item, sequence was empty.");
   Value item;
   if (item_at(heap, v, -1, &item)) return item;
@@ -184,7 +184,7 @@ Value dictsort_filter(Interpreter& in, const Value& v, Args& args) {
   const Bound bound("dictsort", args, {"case_sensitive", "by", "reverse"});
   Heap& heap = in.heap();
   if (v.is_undefined()) fail_undefined(v);
-  if (!v.is(Type::kDict)) fail(std::string("dictsort requires a dict, not '") + python_type_name(v) + "'");
+  if (!v.is(Type::kDict)) fail({"dictsort requires a dict, not '", python_type_name(v), "'"});
   const std::string by = bound.has(1) ? bound.text(1) : "key";
   if (by != "key" && by != "value") fail("You can only sort by either \"key\" or \"value\"");
   Values items, keys;
@@ -301,7 +301,7 @@ Value map_filter(Interpreter& in, const Value& v, Args& args) {
       if (!attribute.is_missing()) {
         for (const auto& [name, value] : a.keyword) {
           if (name.text() != "attribute" && name.text() != "default") {
-            fail("Unexpected keyword argument " + repr_text(name.text()));
+            fail({"Unexpected keyword argument ", repr_text(name.text())});
           }
         }
         *path = std::make_unique<AttributePath>(in, attribute);

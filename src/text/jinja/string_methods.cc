@@ -25,7 +25,7 @@ Value list_of(Interpreter& in, const Value& self, const std::vector<std::string_
 
 const std::string& text_argument(const char* function, const Value& value) {
   if (!value.is_string()) {
-    fail(std::string(function) + "() argument must be str, not " + python_type_name(value));
+    fail({function, "() argument must be str, not ", python_type_name(value)});
   }
   return value.text();
 }
@@ -110,7 +110,7 @@ Value join_method(Interpreter& in, const Value& self, Args& args) {
   Value item;
   for (bool first = true; it.next(item); first = false) {
     if (!item.is_string()) {
-      fail(std::string("sequence item: expected str instance, ") + python_type_name(item) + " found");
+      fail({"sequence item: expected str instance, ", python_type_name(item), " found"});
     }
     if (!first) append_str(heap, out, self);
     append_str(heap, out, self.is_markup() ? escape(heap, item) : item);
@@ -195,7 +195,7 @@ Value affix_test(Interpreter& in, const Value& self, Args& args) {
   const Window window = window_of(in, self, args);
   auto matches = [&](const Value& affix) {
     if (!affix.is_string()) {
-      fail(std::string(name) + " first arg must be str or a tuple of str, not " + python_type_name(affix));
+      fail({name, " first arg must be str or a tuple of str, not ", python_type_name(affix)});
     }
     const std::string& text = affix.text();
     if (!window.valid || window.text.size() < text.size()) return false;

@@ -8,12 +8,12 @@
 namespace quire::text::jinja {
 namespace {
 
-Error to_error(const TemplateError& error, int line) {
-  if (error.raised) return {ErrorCode::kInvalidArgument, std::string(kRaisedPrefix) + error.message};
+Failure to_error(const TemplateError& error, int line) {
+  if (error.raised) return Error{ErrorCode::kInvalidArgument, std::string(kRaisedPrefix) + error.message};
   if (error.line > 0) line = error.line;
   std::string where = "The chat template fails";
   if (line > 0) where += " at line " + std::to_string(line);
-  return {error.code, where + ": " + error.message};
+  return Error{error.code, where + ": " + error.message};
 }
 
 }  // namespace

@@ -88,7 +88,7 @@ Value format_filter(Interpreter& in, const Value& v, Args& args) {
 
 const std::string& require_text(const char* filter, const Value& v) {
   if (v.is_undefined()) fail_undefined(v);
-  if (!v.is_string()) fail(std::string(filter) + " requires a string, not '" + python_type_name(v) + "'");
+  if (!v.is_string()) fail({filter, " requires a string, not '", python_type_name(v), "'"});
   return v.text();
 }
 
@@ -125,7 +125,7 @@ Value truncate_filter(Interpreter& in, const Value& v, Args& args) {
   const Value end = bound.value_or(2, heap.string("..."));
   const int64_t end_size = length(heap, end);
   const int64_t leeway = bound.none_or_absent(3) ? 5 : bound.integer(3, 5);
-  if (limit < end_size) fail("truncate: expected length >= " + std::to_string(end_size));
+  if (limit < end_size) fail({"truncate: expected length >= ", end_size});
   if (leeway < 0) fail("truncate: expected leeway >= 0");
   if (length(heap, v) - leeway <= limit) return v;
   require_text("truncate", v);
@@ -280,7 +280,7 @@ Value xmlattr_filter(Interpreter& in, const Value& v, Args& args) {
     each_code_point(entry.key.text(), [&](char32_t c, std::string_view) {
       bad = bad || is_space(c) || c == '/' || c == '>' || c == '=';
     });
-    if (bad) fail("Invalid character in attribute name: " + repr_text(entry.key.text()));
+    if (bad) fail({"Invalid character in attribute name: ", repr_text(entry.key.text())});
     if (!out.empty()) out += " ";
     const Value key = escape(heap, entry.key), value = escape(heap, entry.value);
     origin = std::max({origin, key.origins().least_trusted(), value.origins().least_trusted()});
@@ -348,7 +348,7 @@ Value abs_filter(Interpreter&, const Value& v, Args& args) {
   if (v.is(Type::kFloat)) return Value::real(std::fabs(v.as_real()));
   if (v.is_int_like()) return v.as_int() < 0 ? negate(v) : Value::integer(v.as_int());
   if (v.is_undefined()) fail_undefined(v);
-  fail(std::string("bad operand type for abs(): '") + python_type_name(v) + "'");
+  fail({"bad operand type for abs(): '", python_type_name(v), "'"});
 }
 
 // round(value, -digits) of an integer: half to even.
@@ -371,7 +371,7 @@ Value round_filter(Interpreter&, const Value& v, Args& args) {
   const std::string method = bound.has(1) ? bound.text(1) : "common";
   if (method != "common" && method != "ceil" && method != "floor") fail("method must be common, ceil or floor");
   if (v.is_undefined()) fail_undefined(v);
-  if (!v.is_number()) fail(std::string("type ") + python_type_name(v) + " doesn't define __round__ method");
+  if (!v.is_number()) fail({"type ", python_type_name(v), " doesn't define __round__ method"});
   const int64_t precision = bound.integer(0, 0);
   if (method == "common") {
     if (v.is_int_like()) return round_integer(v.as_int(), precision);

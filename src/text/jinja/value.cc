@@ -13,12 +13,18 @@
 
 namespace quire::text::jinja {
 
-void fail(std::string message) {
-  fail_at(0, std::move(message));
+void fail(std::string_view message) {
+  fail_at(0, message);
+}
+void fail(Pieces message) {
+  fail_at(0, joined(message));
 }
 
-void fail_at(int line, std::string message) {
-  throw TemplateError{std::move(message), line, false, ErrorCode::kInvalidArgument};
+void fail_at(int line, std::string_view message) {
+  throw TemplateError{std::string(message), line, false, ErrorCode::kInvalidArgument};
+}
+void fail_at(int line, Pieces message) {
+  fail_at(line, joined(message));
 }
 
 Value Value::real(double d) {
@@ -224,7 +230,7 @@ uint64_t hash_value(const Value& value) {
     case Type::kList:
     case Type::kDict:
     case Type::kDictView:
-      fail(std::string("unhashable type: '") + python_type_name(value) + "'");
+      fail({"unhashable type: '", python_type_name(value), "'"});
     case Type::kNone:
     case Type::kUndefined:
     case Type::kMissing:

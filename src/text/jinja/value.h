@@ -28,8 +28,10 @@ struct TemplateError {
   ErrorCode code = ErrorCode::kInvalidArgument;
 };
 
-[[noreturn]] void fail(std::string message);
-[[noreturn]] void fail_at(int line, std::string message);
+[[noreturn]] void fail(std::string_view message);
+[[noreturn]] void fail(Pieces message);
+[[noreturn]] void fail_at(int line, std::string_view message);
+[[noreturn]] void fail_at(int line, Pieces message);
 
 enum class Type : uint8_t {
   kMissing,  // no value was bound; never visible to a template
