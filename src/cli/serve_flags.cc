@@ -476,7 +476,8 @@ Result<std::vector<std::string>> with_config_file(std::vector<std::string> argum
       out.push_back(name + "=" + value);
     }
   }
-  arguments.insert(arguments.begin() + 1, out.begin(), out.end());
+  // Last, because a flag that takes a list would also take a MODEL that follows it.
+  arguments.insert(std::find(arguments.begin(), arguments.end(), "--"), out.begin(), out.end());
   return arguments;
 }
 

@@ -81,21 +81,21 @@ Result<std::unique_ptr<Backend>> open_gpu(const Options& options, const DeviceCh
   return gpu::make_gpu_backend(choice.kind, choice.index(rank_here(options, part)));
 }
 
-int ranks_on_memory(const Options& options, const Backend& backend) {
+MemoryRanks ranks_on_memory(const Options& options, const Backend& backend) {
   const auto ranks = static_cast<int>(options.ranks());
-  int begin = 0, end = ranks_here(options);
+  int here = 0, end = ranks_here(options);
   if (options.processes.group == nullptr) {
-    // The engines of a CPU divide what a rank gets by the plan. Those of GPUs are loaded one after the other: engines
-    // before this one have taken their memory already.
+    // The engines of a CPU divide what a rank gets by the plan. Those of GPUs are loaded one after the other.
     if (backend.host_memory()) {
       end = ranks;
     } else {
-      begin = options.engine * ranks;
+      here = options.engine * ranks;
     }
   }
   const auto choice = parse_device(options.device);
-  if (!choice.ok() || !backend.describe().starts_with("cuda")) return end - begin;
-  return choice->sharing(rank_here(options, 0), begin, end);
+  if (!choice.ok() || !backend.describe().starts_with("cuda")) return {.before = here, .all = end};
+  const int rank = rank_here(options, 0);
+  return {.before = choice->sharing(rank, 0, here), .all = choice->sharing(rank, 0, end)};
 }
 
 bool share_memory(const Options& options, const Backend& gpu, int engine) {

@@ -29,8 +29,16 @@ Result<std::unique_ptr<Backend>> open_gpu(const Options& options, const DeviceCh
 // An Error if there are fewer GPUs like this one than ranks on this host.
 Status check_gpus(const Options& options, const DeviceChoice& choice, const Backend& gpu);
 
-// Among how many ranks the memory that the backend reports is divided.
-int ranks_on_memory(const Options& options, const Backend& backend);
+// The ranks that share the memory of the backend, and those of them whose engines were loaded before.
+struct MemoryRanks {
+  int before = 0;
+  int all = 1;
+};
+MemoryRanks ranks_on_memory(const Options& options, const Backend& backend);
+// The part of the free memory that the next rank gets, if all get the same and `share` of the memory belongs to them.
+constexpr double part_of_free(const MemoryRanks& ranks, double share) {
+  return share / (ranks.all - ranks.before * share);
+}
 // Whether an engine has the GPU of the first engine's rank 0.
 bool share_memory(const Options& options, const Backend& gpu, int engine);
 

@@ -29,5 +29,17 @@ TEST(Devices, AreReadFromTheFlag) {
   }
 }
 
+TEST(Devices, DivideTheirMemoryIntoEqualParts) {
+  EXPECT_DOUBLE_EQ(part_of_free({}, 0.9), 0.9);
+  for (const double share : {0.25, 0.9, 1.0}) {
+    double free = 1000;
+    for (int before = 0; before < 3; ++before) {
+      const double taken = free * part_of_free({.before = before, .all = 3}, share);
+      EXPECT_NEAR(taken, 1000 * share / 3, 1e-9) << before << " of " << share;
+      free -= taken;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace quire::llm

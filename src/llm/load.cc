@@ -312,17 +312,19 @@ Result<RunnerChoice> choose_runner(const Options& options, const model::ModelFil
   return RunnerChoice{.generates = true, .pools = converts};
 }
 
+// What one rank may take, among all that share the memory.
 void measure_memory(const Options& options, const Backend& backend, kv::MemoryInputs& memory) {
+  const MemoryRanks ranks = ranks_on_memory(options, backend);
   if (const size_t free = backend.memory_bytes(); free > 0) {
     const double share = options.gpu_memory_utilization.value_or(kGpuUtilization);
-    memory.available_bytes = static_cast<int64_t>(static_cast<double>(free) * share);
+    memory.available_bytes = static_cast<int64_t>(static_cast<double>(free) * part_of_free(ranks, share));
     memory.device = backend.describe();
   } else if (const auto host = kv::available_memory(); host.ok()) {
-    memory.available_bytes = host->available;
+    memory.available_bytes = static_cast<int64_t>(static_cast<double>(host->available) * part_of_free(ranks, 1));
   }
   if (options.memory_bytes > 0) {
-    const int64_t known = memory.available_bytes > 0 ? memory.available_bytes : options.memory_bytes;
-    memory.available_bytes = std::min(known, options.memory_bytes);
+    const int64_t allowed = options.memory_bytes / ranks.all;
+    memory.available_bytes = memory.available_bytes > 0 ? std::min(memory.available_bytes, allowed) : allowed;
   }
 }
 
@@ -503,7 +505,6 @@ Result<LoadedRank> load_weights(const Options& options, const model::ModelFiles&
   resolved.load.ranks = ranks.ranks();
   // Before the weights are loaded, so that a plan without room for them fails early. Ranks share the host's memory.
   measure_memory(options, backend, resolved.memory);
-  resolved.memory.available_bytes /= ranks_on_memory(options, backend);
   if (resolved.memory.available_bytes > 0) QUIRE_TRY(check_weights_fit(options, files, resolved, backend));
   const auto start = std::chrono::steady_clock::now();
   const double checked = backend.library_seconds();

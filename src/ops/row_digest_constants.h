@@ -2,7 +2,7 @@
 // The constants of row digests (ops/row_digest.h), which the GPU's kernel shares. Includes nothing.
 #pragma once
 
-enum RowDigestConstant : unsigned {
+enum RowDigestConstant {
   kRowDigestLanes = 32,
   kRowDigestChunk = 1024,           // words
   kRowDigestStart = 0x85EBCA6Bu,    // between the first states of two lanes

@@ -366,6 +366,6 @@ def test_only_target_modules_take_adapters(folder, start, adapters):
         wrong = run(folder, "serve", "tiny", "--enable-lora", "--lora-target-modules", *names)
         assert wrong.returncode != 0 and sentence in wrong.stderr and len(wrong.stderr.splitlines()) < 4, wrong.stderr
     (folder / "few.yaml").write_text("enable-lora: true\nlora-target-modules: [q_proj, o_proj, nobody]\n")
-    assert "has 'nobody'" in run(folder, "serve", "--config", "few.yaml", "--model", "tiny").stderr
+    assert "has 'nobody'" in run(folder, "serve", "--config", "few.yaml", "tiny").stderr
     lonely = run(folder, "serve", "tiny", "--lora-target-modules", "q_proj")
     assert lonely.returncode != 0 and "--lora-target-modules needs --enable-lora" in lonely.stderr
