@@ -114,6 +114,7 @@ void Generation::take(llm::Delta delta) {
   if (delta.error) {
     over_ = true;
     for (const engine::RequestId id : ids_) service_.llm().abort(id);
+    lease_.reset();
     const ApiError error{500, "InternalServerError", delta.error->message, ""};
     fail(error);
     return;
@@ -157,6 +158,7 @@ void Generation::take(llm::Delta delta) {
   }
   if (ended && --open_ == 0) {
     over_ = true;
+    lease_.reset();  // before the answer leaves: the caller's next request must meet an account that is up to date
     log_end(choice);
     if (service_.options().recorder != nullptr && !options_.pools) record();
     finish();

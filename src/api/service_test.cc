@@ -31,14 +31,14 @@ class ServiceTest : public ::testing::Test {
         options);
   }
 
-  SentAnswer ask(const char* method, const char* path, std::string body = "", const std::string& caller = "") {
+  SentAnswer ask(const char* method, const char* path, std::string body = "", const std::string& caller = "",
+                 std::shared_ptr<PromisedReply> reply = std::make_shared<PromisedReply>()) {
     HttpRequest request;
     request.method = method;
     request.path = path;
     request.body = std::move(body);
     request.caller = caller;
     request.headers = {{"Content-Type", content_type_}};
-    const auto reply = std::make_shared<PromisedReply>();
     auto answer = reply->promise.get_future();
     host_->handle(std::move(request), reply);
     return answer.get();
@@ -115,6 +115,25 @@ TEST_F(ServiceTest, ChargesNothingForARequestThatTheQueueRefused) {
     const SentAnswer answer = ask("POST", "/v1/completions", R"({"prompt": [5, 6, 7], "max_tokens": 1})", "ada");
     EXPECT_EQ(answer.status, 503) << answer.body;
   }
+}
+
+// A caller who sent the next request as soon as the answer was there sometimes met an account without its charge.
+TEST_F(ServiceTest, ChargesAnAnswerBeforeItLeaves) {
+  ServiceOptions options;
+  options.keys = {{"ada", "sk-1", {.tokens_per_minute = 4}}};
+  start(options);
+  const auto reply = std::make_shared<PromisedReply>();
+  bool refused = false;
+  reply->before_send = [&] {
+    const auto lease = host_->pool().look(0);
+    auto& service = static_cast<Service&>(lease->resident());
+    const auto next = service.keys().begin("ada", 1, 1, KeyLedger::Clock::now(), nullptr);
+    refused = !next.ok() && next.error().status == 429;
+  };
+  const SentAnswer answer =
+      ask("POST", "/v1/completions", R"({"prompt": [5], "max_tokens": 8, "ignore_eos": true})", "ada", reply);
+  EXPECT_EQ(answer.status, 200) << answer.body;
+  EXPECT_TRUE(refused);
 }
 
 TEST_F(ServiceTest, TakesRolesThatTheTemplateNames) {

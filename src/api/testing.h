@@ -25,6 +25,7 @@ struct SentAnswer {
 class PromisedReply final : public Reply {
  public:
   void send(int status, std::string_view content_type, std::string body, Headers extra) override {
+    if (before_send) before_send();
     promise.set_value({status, std::string(content_type), std::move(body), std::move(extra)});
   }
   void begin(int, std::string_view, Headers) override {}
@@ -35,6 +36,7 @@ class PromisedReply final : public Reply {
   void note(std::string_view, std::string_view) override {}
 
   std::promise<SentAnswer> promise;
+  std::function<void()> before_send;  // called when the answer is about to leave
 };
 
 // A model of two layers without a tokenizer, with room for 64 tokens per sequence.
