@@ -198,12 +198,16 @@ Status run_linear(Runner& runner, Backend& backend, Isa level, DType type, cases
     figure.operations = 2.0 * static_cast<double>(m * n * k);
     figure.bytes = static_cast<double>(bytes);
     figure.peak_kind = runner.peak_kind(level, arithmetic_of(type));
-    std::vector<float> x = cases::random_rows(m, k, 2), y(static_cast<size_t>(m * n));
+    // Rows begin where they do in a model: in the backend's own memory.
+    const std::vector<float> values = cases::random_rows(m, k, 2);
+    QUIRE_ASSIGN(auto x, backend.allocate(values.size() * sizeof(float)));
+    QUIRE_ASSIGN(auto y, backend.allocate(static_cast<size_t>(m * n) * sizeof(float)));
+    backend.write(x->data(), std::as_bytes(std::span(values)));
     const size_t used = m <= kStreamRows ? packed.size() : 1;
     size_t at = 0;
     runner.run_case(std::move(figure), level, [&] {
       backend.linear(
-          {{x.data(), DType::kF32, m, k, k}, packed[at++ % used].get(), nullptr, {y.data(), DType::kF32, m, n, n}});
+          {{x->data(), DType::kF32, m, k, k}, packed[at++ % used].get(), nullptr, {y->data(), DType::kF32, m, n, n}});
     });
   }
   return {};

@@ -104,9 +104,8 @@ void put_plain_row(T* panel, int column, const std::byte* row, int64_t k) {
 
 // BF16 in Packing::kRows.
 void put_tiled_row(uint8_t* panel, int column, const std::byte* row, int64_t k) {
-  for (int64_t i = 0; i < k; i += kBlock) {
-    const auto bytes = static_cast<size_t>(2 * std::min<int64_t>(kBlock, k - i));
-    std::memcpy(panel + 2 * (i * kPanel + column * kBlock), row + 2 * i, bytes);
+  for (int64_t i = 0; i < k; i += 2) {
+    std::memcpy(panel + 2 * i * kPanel + 4 * column, row + 2 * i, static_cast<size_t>(2 * std::min<int64_t>(2, k - i)));
   }
 }
 

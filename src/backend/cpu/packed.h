@@ -13,7 +13,7 @@
 //   2 bits: 2 x 64 bytes, vector i: bits 2s, 2s+1 are group 4i+s
 //   1 bit:  8 x uint64, bit j of word g is byte j of group g
 //
-// Packing::kRows, BF16 for AMX: [block of 32 k][16 columns][32 k], K padded with zeros.
+// Packing::kRows, BF16 for AMX: [pair of k][16 columns][2 k], K padded with zeros to blocks of 32.
 //
 // Packing::kFixed, quantised weights for AMX: kColumns with the highest bit of a code flipped, which makes it signed
 // (tables: not), and behind the scales of each panel 16 floats: the bounds of its columns (see FixedForm), zero if

@@ -118,7 +118,7 @@ void plain_row(const PackedView& w, int64_t row, float scale, float* out) {
   const int column = static_cast<int>(row % kPanel);
   for (int64_t k = 0; k < w.k; ++k) {
     int64_t at = k * kPanel + column;
-    if (w.packing == Packing::kRows) at = k / kBlock * kBlock * kPanel + column * kBlock + k % kBlock;
+    if (w.packing == Packing::kRows) at = k / 2 * 2 * kPanel + 2 * column + k % 2;
     if (w.packing == Packing::kPairs) at = pair_element_at(column, k);
     const uint8_t* p = panel + size * at;
     float value;

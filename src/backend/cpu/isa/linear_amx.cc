@@ -4,15 +4,17 @@
 // A tile cannot sum over all of K while every block of 32 has scales of its own. So weights become whole numbers of a
 // unit per column, and activations of a unit per row; sixteen bits are two bytes, W = 256 Wh + Wl, and tiles of bytes
 // sum Wh Xh and Wl Xh + Wh Xl over all of K exactly (of Wl Xl only its mean is kept). From its code to its number a
-// weight takes one multiplication, vpmulhrsw. Whole numbers have the same sums in every order, so the three forms below
+// weight takes one multiplication, vpmulhrsw. Whole numbers have the same sums in every order, so the forms below
 // give the same bits:
 //  - one row multiplies words in registers, without a way through memory into a tile;
-//  - up to two tiles of rows, words are multiplied as they are, both bytes side by side in a tile: least to do for a
+//  - up to a tile of rows, words are multiplied as they are, both bytes side by side in a tile: least to do for a
 //    weight, four products for 64 k;
-//  - more rows share a panel whose high and low bytes were put apart: three products for 64 k.
+//  - more rows share a panel whose high and low bytes were put apart: three products for 64 k. Up to two tiles of rows
+//    multiply it while it is unpacked, others when it is ready.
 #include "backend/cpu/isa/linear_amx.h"
 #include "backend/cpu/isa/activation_functions.h"
 #include "backend/cpu/isa/linear_avx512.h"
+#include "backend/cpu/isa/linear_outputs_amx.h"
 #include "backend/cpu/isa/tiles_amx.h"
 
 namespace quire::cpu::QUIRE_ISA_NS {
@@ -39,7 +41,9 @@ using WeightBlock = uint8_t[kBlock / 2][4 * kPanel];
 constexpr int kWordRowBytes = 2 * 2 * kBlock;  // of a row, mixed and high
 
 // Up to this many rows are multiplied with words.
-constexpr int64_t kMostWordRows = 2 * kRowTile;
+constexpr int64_t kMostWordRows = kRowTile;
+// Up to this many, a panel is unpacked while it is multiplied; more rows need it several times.
+constexpr int64_t kMostRowsInOnePass = 2 * kRowTile;
 
 // A row's unit, and what its sums start from.
 struct alignas(16) RowStart {
@@ -182,25 +186,6 @@ QUIRE_KERNEL_INLINE __m512i whole(__m512i codes, const BlockUnits& units, int g)
   }
 }
 
-// One block of a panel into half of a step.
-template <DType kType>
-QUIRE_KERNEL_INLINE void unpack_bytes(const PanelPlace& p, int64_t block, WeightStep& out) {
-  const BlockUnits units = block_units<kType>(p, block, 0);
-  const int first = block % 2 * 8;
-  const __m512i low_bytes = _mm512_set1_epi16(0xff);
-  each_group<kType>(
-      p.codes + block * code_bytes(quant_format(kType)), [&](int g, __m512i even,
-                                                             __m512i odd) __attribute__((always_inline)) {
-        even = whole<kType, false>(even, units, g);
-        odd = whole<kType, false>(odd, units, g);
-        // Bytes of the second operand where the first has ones, of the third elsewhere.
-        const __m512i high = _mm512_ternarylogic_epi32(low_bytes, _mm512_srli_epi16(even, 8), odd, 0xca);
-        const __m512i low = _mm512_ternarylogic_epi32(low_bytes, even, _mm512_slli_epi16(odd, 8), 0xca);
-        _mm512_store_si512(out.high[first + g], high);
-        _mm512_store_si512(out.low[first + g], low);
-      });
-}
-
 // What is prefetched while a panel is used. A core reads several places together faster than one after the other, so
 // the lines of codes come from several places in turn, one at a time, because more at once would take the buffers that
 // this panel's own lines pass through. The places are the panels of a set: while the panels of one set are used, those
@@ -247,6 +232,26 @@ QUIRE_KERNEL_INLINE void prefetch_group(const Ahead<kType>& a, int64_t block, in
   }
 }
 
+// One block of a panel into half of a step; beside(group) is called for each of its groups.
+template <DType kType, typename Beside>
+QUIRE_KERNEL_INLINE void unpack_bytes(const PanelPlace& p, int64_t block, WeightStep& out, Beside beside) {
+  const BlockUnits units = block_units<kType>(p, block, 0);
+  const int first = block % 2 * 8;
+  const __m512i low_bytes = _mm512_set1_epi16(0xff);
+  each_group<kType>(
+      p.codes + block * code_bytes(quant_format(kType)), [&](int g, __m512i even,
+                                                             __m512i odd) __attribute__((always_inline)) {
+        beside(g);
+        even = whole<kType, false>(even, units, g);
+        odd = whole<kType, false>(odd, units, g);
+        // Bytes of the second operand where the first has ones, of the third elsewhere.
+        const __m512i high = _mm512_ternarylogic_epi32(low_bytes, _mm512_srli_epi16(even, 8), odd, 0xca);
+        const __m512i low = _mm512_ternarylogic_epi32(low_bytes, even, _mm512_slli_epi16(odd, 8), 0xca);
+        _mm512_store_si512(out.high[first + g], high);
+        _mm512_store_si512(out.low[first + g], low);
+      });
+}
+
 template <DType kType>
 QUIRE_KERNEL_INLINE void unpack_words(const PanelPlace& p, int64_t block, const Ahead<kType>& ahead, WeightBlock& out) {
   prefetch_scales(ahead, block);
@@ -273,37 +278,28 @@ struct Task {
   int height;  // rows of a tile of words: as many as there are, or kRowTile
 };
 
-// The outputs of sixteen columns of a row from its sums.
-struct Columns {
+// Sixteen columns of the output in units of the sums' 256.
+struct UnitColumns : Columns {
   __m512 unit;
-  __m512 bias;
-  __mmask16 mask;
-  bool has_bias;
 };
-QUIRE_KERNEL_INLINE Columns columns_of(const PackedView& w, const LinearArgs& args, int64_t panel, __m512 unit) {
-  const int64_t left = w.n - panel * kPanel;
-  Columns c;
-  c.unit = unit;
-  c.mask = static_cast<__mmask16>(left < kPanel ? (1u << left) - 1u : 0xffffu);
-  c.has_bias = args.bias != nullptr;
-  c.bias = c.has_bias ? _mm512_maskz_loadu_ps(c.mask, args.bias + panel * kPanel) : _mm512_setzero_ps();
-  return c;
+QUIRE_KERNEL_INLINE UnitColumns unit_columns_of(const Task& t, int64_t panel, __m512 unit) {
+  return {columns_of(*t.w, *t.args, panel), unit};
 }
-QUIRE_KERNEL_INLINE __m512 row_values(const Columns& c, __m512i high, __m512i mixed, const RowStart& start) {
+QUIRE_KERNEL_INLINE __m512 row_values(const UnitColumns& c, __m512i high, __m512i mixed, const RowStart& start) {
   high = _mm512_add_epi32(high, _mm512_set1_epi32(start.high));
   mixed = _mm512_add_epi32(mixed, _mm512_set1_epi32(start.mixed));
   const __m512 sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(high), _mm512_set1_ps(256.0f), _mm512_cvtepi32_ps(mixed));
   const __m512 v = _mm512_mul_ps(_mm512_mul_ps(sum, c.unit), _mm512_set1_ps(start.sa));
-  return c.has_bias ? _mm512_add_ps(v, c.bias) : v;
+  return with_bias(c, v);
 }
-QUIRE_KERNEL_INLINE void put_row(const Columns& c, __m512i high, __m512i mixed, const RowStart& start, float* y) {
-  _mm512_mask_storeu_ps(y, c.mask, row_values(c, high, mixed, start));
+QUIRE_KERNEL_INLINE void put_row(const UnitColumns& c, __m512i high, __m512i mixed, const RowStart& start, float* y) {
+  put_values(c, row_values(c, high, mixed, start), y);
 }
 
 using Sums = int32_t[kRowTile][kPanel];
 
 // The outputs of a tile of rows from its high and its mixed sums.
-QUIRE_KERNEL_INLINE void put_tile(const Task& t, const Columns& c, int64_t panel, int64_t row, const Sums* sums) {
+QUIRE_KERNEL_INLINE void put_tile(const Task& t, const UnitColumns& c, int64_t panel, int64_t row, const Sums* sums) {
   const int64_t rows = t.row_end - row < kRowTile ? t.row_end - row : kRowTile;
   const RowStart* start = t.start + (row - t.row_begin);
   float* y = static_cast<float*>(t.args->out.data) + row * t.args->out.stride + panel * kPanel;
@@ -333,10 +329,9 @@ QUIRE_KERNEL_INLINE void clear_sums() {
 }
 
 // Words. Up to kMostJoinedRows rows are one tile with their mixed and their high operands below each other, and four
-// tiles of sums take turns, so that no product waits for the one before it. More rows have a tile for each operand; the
-// sums of the first tile of rows are 0 and 1, of the second 2 and 3.
+// tiles of sums take turns, so that no product waits for the one before it. More rows have a tile for each operand.
 constexpr int kMostJoinedRows = kRowTile / 2;
-enum class WordTiles { kJoined, kOne, kTwo };
+enum class WordTiles { kJoined, kOne };
 
 template <int kTurn>
 QUIRE_KERNEL_INLINE void multiply_joined(const int8_t* x, const WeightBlock& w) {
@@ -352,24 +347,16 @@ QUIRE_KERNEL_INLINE void multiply_joined(const int8_t* x, const WeightBlock& w) 
   if constexpr (kTurn == 2) QUIRE_TILE_DOT_UNSIGNED(2, 4, 6);
   if constexpr (kTurn == 3) QUIRE_TILE_DOT_UNSIGNED(3, 5, 7);
 }
-template <bool kTwo>
-QUIRE_KERNEL_INLINE void multiply_words(const int8_t* x0, const int8_t* x1, const WeightBlock& w) {
-  constexpr int64_t kOperand = 64 * kRowTile;
+QUIRE_KERNEL_INLINE void multiply_words(const int8_t* x, const WeightBlock& w) {
   QUIRE_TILE_LOAD(6, w, 64);
-  QUIRE_TILE_LOAD(4, x0, 64);
+  QUIRE_TILE_LOAD(4, x, 64);
   QUIRE_TILE_DOT_UNSIGNED(1, 4, 6);
-  QUIRE_TILE_LOAD(5, x0 + kOperand, 64);
+  QUIRE_TILE_LOAD(5, x + 64 * kRowTile, 64);
   QUIRE_TILE_DOT_UNSIGNED(0, 5, 6);
-  if constexpr (kTwo) {
-    QUIRE_TILE_LOAD(4, x1, 64);
-    QUIRE_TILE_DOT_UNSIGNED(3, 4, 6);
-    QUIRE_TILE_LOAD(5, x1 + kOperand, 64);
-    QUIRE_TILE_DOT_UNSIGNED(2, 5, 6);
-  }
 }
 
 // The outputs of joined rows.
-QUIRE_KERNEL_INLINE void put_joined(const Task& t, const Columns& c, int64_t panel, const Sums* sums) {
+QUIRE_KERNEL_INLINE void put_joined(const Task& t, const UnitColumns& c, int64_t panel, const Sums* sums) {
   float* y = static_cast<float*>(t.args->out.data) + t.row_begin * t.args->out.stride + panel * kPanel;
   for (int r = 0; r < t.height; ++r, y += t.args->out.stride) {
     __m512i mixed = _mm512_load_si512(sums[0][r]);
@@ -392,13 +379,12 @@ static __attribute__((noinline)) void stream_panel(const Task& t, int64_t panel)
   const Ahead<kType> ahead = ahead_of<kType>(*t.w, panel);
   const int64_t block_bytes = int64_t{kWordRowBytes} * t.height;
   const int8_t* x = t.words;
-  const int8_t* x1 = t.words + t.blocks * block_bytes;
   alignas(64) WeightBlock ready[2 * kAhead];
   clear_sums();
   for (int64_t b = 0; b < kAhead && b < t.blocks; ++b) unpack_words<kType>(p, b, ahead, ready[b]);
   for (int64_t b = 0; b < t.blocks; b += 4) {
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i, x += block_bytes, x1 += block_bytes) {
+    for (int i = 0; i < 4; ++i, x += block_bytes) {
       if (b + i >= t.blocks) break;
       const int64_t soon = b + i + kAhead;
       if (soon < t.blocks) unpack_words<kType>(p, soon, ahead, ready[soon % (2 * kAhead)]);
@@ -418,19 +404,63 @@ static __attribute__((noinline)) void stream_panel(const Task& t, int64_t panel)
             multiply_joined<3>(x, w);
         }
       } else {
-        multiply_words<kTiles == WordTiles::kTwo>(x, x1, w);
+        multiply_words(x, w);
       }
     }
   }
-  const Columns c = columns_of(*t.w, *t.args, panel, p.unit);
+  const UnitColumns c = unit_columns_of(t, panel, p.unit);
   alignas(64) Sums sums[4];
   store_sums(sums);
   if constexpr (kTiles == WordTiles::kJoined) {
     put_joined(t, c, panel, sums);
   } else {
     put_tile(t, c, panel, t.row_begin, sums);
-    if constexpr (kTiles == WordTiles::kTwo) put_tile(t, c, panel, t.row_begin + kRowTile, sums + 2);
   }
+}
+
+// Two tiles of rows, with the bytes apart: three products for 64 k and a tile of rows where words need four, and half
+// of the bytes of the rows, which come from L2.
+QUIRE_KERNEL_INLINE void multiply_two(const RowStep& x0, const RowStep& x1, const WeightStep& w) {
+  QUIRE_TILE_LOAD(6, w.low, 64);
+  QUIRE_TILE_LOAD(4, x0.high, kStep);
+  QUIRE_TILE_DOT_UNSIGNED(1, 4, 6);
+  QUIRE_TILE_LOAD(7, w.high, 64);
+  QUIRE_TILE_DOT(0, 4, 7);
+  QUIRE_TILE_LOAD(5, x1.high, kStep);
+  QUIRE_TILE_DOT_UNSIGNED(3, 5, 6);
+  QUIRE_TILE_DOT(2, 5, 7);
+  QUIRE_TILE_LOAD(4, x0.low, kStep);
+  QUIRE_TILE_DOT(1, 4, 7);
+  QUIRE_TILE_LOAD(5, x1.low, kStep);
+  QUIRE_TILE_DOT(3, 5, 7);
+}
+template <DType kType>
+static __attribute__((noinline)) void stream_two(const Task& t, int64_t panel) {
+  constexpr int64_t kStepsAhead = kAhead / 2;
+  const PanelPlace p = panel_place(*t.w, panel);
+  const Ahead<kType> ahead = ahead_of<kType>(*t.w, panel);
+  alignas(64) WeightStep ready[2 * kStepsAhead];
+  const auto unpack = [&](int64_t step) __attribute__((always_inline)) {
+    WeightStep& to = ready[step % (2 * kStepsAhead)];
+    for (int64_t b = 2 * step; b < 2 * step + 2 && b < t.blocks; ++b) {
+      prefetch_scales(ahead, b);
+      unpack_bytes<kType>(
+          p, b, to, [&](int g) __attribute__((always_inline)) { prefetch_group(ahead, b, g); });
+    }
+  };
+  const RowStep* x = t.x;
+  const RowStep* x1 = t.row_end - t.row_begin > kRowTile ? x + t.steps : x;
+  clear_sums();
+  for (int64_t s = 0; s < kStepsAhead && s < t.steps; ++s) unpack(s);
+  for (int64_t s = 0; s < t.steps; ++s) {
+    if (s + kStepsAhead < t.steps) unpack(s + kStepsAhead);
+    multiply_two(x[s], x1[s], ready[s % (2 * kStepsAhead)]);
+  }
+  const UnitColumns c = unit_columns_of(t, panel, p.unit);
+  alignas(64) Sums sums[4];
+  store_sums(sums);
+  put_tile(t, c, panel, t.row_begin, sums);
+  put_tile(t, c, panel, t.row_begin + kRowTile, sums + 2);
 }
 
 // One row.
@@ -467,12 +497,12 @@ static __attribute__((noinline)) void dot_panel(const Task& t, int64_t panel) {
     return _mm512_add_epi32(_mm512_add_epi32(v[0], v[1]), _mm512_add_epi32(v[2], v[3]));
   };
   float* y = static_cast<float*>(t.args->out.data) + t.row_begin * t.args->out.stride + panel * kPanel;
-  put_row(columns_of(*t.w, *t.args, panel, p.unit), sum(high), sum(mixed), t.start[0], y);
+  put_row(unit_columns_of(t, panel, p.unit), sum(high), sum(mixed), t.start[0], y);
 }
 
 template <DType kType>
 static __attribute__((noinline)) void unpack_panel(const PanelPlace& p, int64_t blocks, WeightStep* out) {
-  for (int64_t b = 0; b < blocks; ++b) unpack_bytes<kType>(p, b, out[b / 2]);
+  for (int64_t b = 0; b < blocks; ++b) unpack_bytes<kType>(p, b, out[b / 2], [](int) {});
 }
 
 // A tile of rows and two panels: sums 0 and 1 are of the first, 2 and 3 of the second.
@@ -496,7 +526,7 @@ QUIRE_KERNEL_INLINE void multiply_bytes(const RowStep& x, const WeightStep& w0, 
 struct ReadyPanels {
   const Task* task;
   const WeightStep* w[2];
-  Columns columns[2];
+  UnitColumns columns[2];
   const uint8_t* soon[2];  // the packed panels that are unpacked next, which come into L2 meanwhile
   int64_t first;           // panel of outputs
   bool alone;
@@ -504,7 +534,7 @@ struct ReadyPanels {
 
 // What becomes of the two panels' sums of a row.
 struct Neighbours {
-  QUIRE_KERNEL_INLINE void put(const Columns* c, const Sums* sums, int64_t r, const RowStart& start, bool alone,
+  QUIRE_KERNEL_INLINE void put(const UnitColumns* c, const Sums* sums, int64_t r, const RowStart& start, bool alone,
                                float* y) {
     put_row(c[0], _mm512_load_si512(sums[0][r]), _mm512_load_si512(sums[1][r]), start, y);
     if (!alone) put_row(c[1], _mm512_load_si512(sums[2][r]), _mm512_load_si512(sums[3][r]), start, y + kPanel);
@@ -512,10 +542,11 @@ struct Neighbours {
 };
 template <typename Act>
 struct GateAndUp {
-  QUIRE_KERNEL_INLINE void put(const Columns* c, const Sums* sums, int64_t r, const RowStart& start, bool, float* y) {
+  QUIRE_KERNEL_INLINE void put(const UnitColumns* c, const Sums* sums, int64_t r, const RowStart& start, bool,
+                               float* y) {
     const F32x16 gate = {row_values(c[0], _mm512_load_si512(sums[0][r]), _mm512_load_si512(sums[1][r]), start)};
     const F32x16 up = {row_values(c[1], _mm512_load_si512(sums[2][r]), _mm512_load_si512(sums[3][r]), start)};
-    store(y, Act::of(gate) * up);
+    put_values(c[0], (Act::of(gate) * up).v, y);
   }
 };
 
@@ -540,7 +571,7 @@ static __attribute__((noinline)) void multiply_ready(const ReadyPanels& p) {
   const int64_t stride = t.args->out.stride;
   float* y = static_cast<float*>(t.args->out.data) + t.row_begin * stride + p.first * kPanel;
   const RowStart* start = t.start;
-  const Columns columns[2] = {p.columns[0], p.columns[1]};
+  const UnitColumns columns[2] = {p.columns[0], p.columns[1]};
   const bool alone = p.alone;
   const int64_t soon_bytes = ceil_div(t.w->panel_stride, tiles * steps);
   int64_t soon = 0;
@@ -600,7 +631,7 @@ ReadyPanels make_ready(const Task& t, int64_t first, int64_t second, int64_t ste
     WeightStep* to = ready.alone ? scratch : scratch + i * t.steps;
     if (to != scratch || i == 0) unpack_panel<kType>(place, t.blocks, to);
     ready.w[i] = to;
-    ready.columns[i] = columns_of(*t.w, *t.args, panels[i], place.unit);
+    ready.columns[i] = unit_columns_of(t, panels[i], place.unit);
     ready.soon[i] = t.w->panel(panels[i] + step);
   }
   return ready;
@@ -608,6 +639,10 @@ ReadyPanels make_ready(const Task& t, int64_t first, int64_t second, int64_t ste
 
 template <DType kType>
 void all_panels(const Task& t, int64_t panel_begin, int64_t panel_end, WeightStep* scratch) {
+  if (t.words == nullptr && t.row_end - t.row_begin <= kMostRowsInOnePass) {
+    for (int64_t p = panel_begin; p < panel_end; ++p) stream_two<kType>(t, p);
+    return;
+  }
   if (t.words == nullptr) {
     for (int64_t p = panel_begin; p < panel_end; p += 2) {
       multiply_ready<Neighbours>(make_ready<kType>(t, p, p + 1 < panel_end ? p + 1 : p, 2, scratch));
@@ -619,10 +654,8 @@ void all_panels(const Task& t, int64_t panel_begin, int64_t panel_end, WeightSte
       dot_panel<kType>(t, p);
     } else if (t.height <= kMostJoinedRows) {
       stream_panel<kType, WordTiles::kJoined>(t, p);
-    } else if (t.row_end - t.row_begin <= kRowTile) {
-      stream_panel<kType, WordTiles::kOne>(t, p);
     } else {
-      stream_panel<kType, WordTiles::kTwo>(t, p);
+      stream_panel<kType, WordTiles::kOne>(t, p);
     }
   }
 }
@@ -782,7 +815,8 @@ void linear_product(const PreparedRows& x, const PackedView& w, const LinearArgs
 
 bool linear_gated(const PreparedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin,
                   int64_t row_end, int64_t panel_begin, int64_t panel_end, void* scratch) {
-  if (w.dtype == DType::kBF16 || takes_words(x.rows) || args.gated->limit > 0) return false;
+  if (w.dtype == DType::kBF16) return rounded_gated(x, w, args, row_begin, row_end, panel_begin, panel_end);
+  if (x.rows <= kMostRowsInOnePass || args.gated->limit > 0) return false;
   const Task t = task_of(x, w, args, row_begin, row_end);
   configure_tiles(kRowTile, kPanel);
   [&] {

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear of BF16 weights with AMX, the rounded form: y^T = W x^T in tiles of bf16, 16 outputs x 32 k times 32 k x 16
-// rows. The first operand is the weight, which is packed as tiles. One row is a tile one column wide: the same products
-// in the same order.
-#include <immintrin.h>
-
-#include <cstring>
-
+// linear of BF16 weights with AMX, the rounded form: 16 rows of x, rounded to bf16, x 32 k times 32 k x 16 outputs,
+// which is how weights are packed. Few rows are tiles of as many rows: the same products in the same order.
+#include "backend/cpu/isa/activation_functions.h"
 #include "backend/cpu/isa/linear_amx.h"
+#include "backend/cpu/isa/linear_outputs_amx.h"
 #include "backend/cpu/isa/tiles_amx.h"
 #include "base/math.h"
 
@@ -17,43 +14,14 @@ namespace {
 #define QUIRE_KERNEL_INLINE static inline __attribute__((always_inline))
 
 constexpr int64_t kTileBytes = 2 * kPanel * kBlock;  // of a weight
-
-QUIRE_KERNEL_INLINE void transpose(__m512i (&r)[16]) {
-  __m512i t[16];
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) {
-    t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
-    t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
-    r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
-    r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
-    r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
-    t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
-    t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
-    t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
-    r[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
-    r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
-    r[i + 12] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd);
-  }
-}
+constexpr int64_t kPairRows = 2 * kRowTile;          // two tiles of rows are multiplied at a time
 
 // Rows in a tile of x, and bytes of one block of such a tile.
-QUIRE_KERNEL_INLINE int tile_width(int64_t rows) {
+QUIRE_KERNEL_INLINE int tile_height(int64_t rows) {
   return rows < kRowTile ? static_cast<int>(rows) : kRowTile;
 }
-QUIRE_KERNEL_INLINE int64_t x_tile_bytes(int width) {
-  return 4 * kRowTile * width;
+QUIRE_KERNEL_INLINE int64_t x_block_bytes(int height) {
+  return 2 * kBlock * height;
 }
 
 // k [32 b, 32 b + 32) of a row as 16 pairs of bf16; zeros past the end.
@@ -79,89 +47,104 @@ struct Task {
   int64_t blocks;
   int64_t row_begin;
   int64_t row_end;
-  int width;
+};
+Task task_of(const PreparedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin, int64_t row_end) {
+  Task t;
+  t.w = &w;
+  t.args = &args;
+  t.blocks = ceil_div(w.k, int64_t{kBlock});
+  t.x_block = x_block_bytes(tile_height(x.rows));
+  t.x_tile = t.blocks * t.x_block;
+  t.x = reinterpret_cast<const uint8_t*>(x.data) + row_begin / kRowTile * t.x_tile;
+  t.row_begin = row_begin;
+  t.row_end = row_end;
+  return t;
+}
+
+// Two panels: neighbours, or those of gate and up. If there is no second neighbour, both are the same, and the second
+// is not written.
+struct Panels {
+  const uint8_t* w[2];
+  const uint8_t* soon[2];  // those that are multiplied next
+  Columns columns[2];
+  int64_t first;  // panel of outputs
+  bool alone;
+};
+Panels panels_of(const Task& t, int64_t first, int64_t second, int64_t step) {
+  Panels p;
+  p.first = first;
+  p.alone = first == second;
+  const int64_t panels[2] = {first, second};
+  for (int i = 0; i < 2; ++i) {
+    p.w[i] = t.w->panel(panels[i]);
+    p.soon[i] = t.w->panel(panels[i] + step);
+    p.columns[i] = columns_of(*t.w, *t.args, panels[i]);
+  }
+  return p;
+}
+
+// The sums of a tile of rows and a panel. Of two tiles and two panels, 0 and 1 are the first tile's.
+using Sums = float[kRowTile][kPanel];
+
+// What becomes of the two panels' sums of a row.
+struct Neighbours {
+  QUIRE_KERNEL_INLINE void put(const Panels& p, const Sums* sums, int64_t r, float* y) {
+    put_values(p.columns[0], with_bias(p.columns[0], _mm512_load_ps(sums[0][r])), y);
+    if (!p.alone) put_values(p.columns[1], with_bias(p.columns[1], _mm512_load_ps(sums[1][r])), y + kPanel);
+  }
+};
+template <typename Act>
+struct GateAndUp {
+  QUIRE_KERNEL_INLINE void put(const Panels& p, const Sums* sums, int64_t r, float* y) {
+    const F32x16 gate = {with_bias(p.columns[0], _mm512_load_ps(sums[0][r]))};
+    const F32x16 up = {with_bias(p.columns[1], _mm512_load_ps(sums[1][r]))};
+    put_values(p.columns[0], (Act::of(gate) * up).v, y);
+  }
 };
 
-// Sums of one tile, [16 outputs][width rows], to rows of y.
-QUIRE_KERNEL_INLINE void put_sums(const Task& t, const float* sums, int64_t panel, int64_t row) {
-  const int64_t first = panel * kPanel;
-  const int64_t columns = t.w->n - first < kPanel ? t.w->n - first : kPanel;
-  const auto mask = static_cast<__mmask16>((1u << columns) - 1);
-  const __m512 bias = t.args->bias == nullptr ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(mask, t.args->bias + first);
-  const bool has_bias = t.args->bias != nullptr;
-  float* y = static_cast<float*>(t.args->out.data) + row * t.args->out.stride + first;
-  if (t.width == 1) {
-    const __m512 sum = _mm512_load_ps(sums);
-    return _mm512_mask_storeu_ps(y, mask, has_bias ? _mm512_add_ps(sum, bias) : sum);
-  }
-  __m512i r[16];
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) r[i] = _mm512_load_si512(sums + 16 * i);
-  transpose(r);
-  const int64_t rows = t.row_end - row < kRowTile ? t.row_end - row : kRowTile;
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) {
-    if (i >= rows) break;
-    const __m512 sum = _mm512_castsi512_ps(r[i]);
-    _mm512_mask_storeu_ps(y + i * t.args->out.stride, mask, has_bias ? _mm512_add_ps(sum, bias) : sum);
-  }
+QUIRE_KERNEL_INLINE void store_sums(Sums* sums) {
+  QUIRE_TILE_STORE(0, sums[0], 64);
+  QUIRE_TILE_STORE(1, sums[1], 64);
+  QUIRE_TILE_STORE(2, sums[2], 64);
+  QUIRE_TILE_STORE(3, sums[3], 64);
 }
-
-using Sums = float[kPanel * kRowTile];
-
-template <int kTiles>
-QUIRE_KERNEL_INLINE void store_sums(Sums* sums, int64_t stride) {
-  QUIRE_TILE_STORE(0, sums[0], stride);
-  QUIRE_TILE_STORE(1, sums[1], stride);
-  if constexpr (kTiles == 2) {
-    QUIRE_TILE_STORE(2, sums[2], stride);
-    QUIRE_TILE_STORE(3, sums[3], stride);
-  }
+QUIRE_KERNEL_INLINE void load_sums(const Sums* sums) {
+  QUIRE_TILE_LOAD_ONCE(0, sums[0], 64);
+  QUIRE_TILE_LOAD_ONCE(1, sums[1], 64);
+  QUIRE_TILE_LOAD_ONCE(2, sums[2], 64);
+  QUIRE_TILE_LOAD_ONCE(3, sums[3], 64);
 }
-
-// Stores the tiles of two panels and one or two tiles of rows.
-template <int kTiles>
-QUIRE_KERNEL_INLINE void finish(const Task& t, int64_t panel, int64_t panel_end, int64_t row) {
-  alignas(64) Sums sums[4];
-  store_sums<kTiles>(sums, t.width == 1 ? 4 : 64);
-  put_sums(t, sums[0], panel, row);
-  if (panel + 1 < panel_end) put_sums(t, sums[1], panel + 1, row);
-  if constexpr (kTiles == 2) {
-    put_sums(t, sums[2], panel, row + kRowTile);
-    if (panel + 1 < panel_end) put_sums(t, sums[3], panel + 1, row + kRowTile);
-  }
-}
-
-// One step of 32 k: sums 0, 1 are panels a0, a1 with the first tile of rows; 2, 3 the same with the second. kOnce: the
-// rows are not needed again soon.
-template <int kTiles, bool kOnce>
-QUIRE_KERNEL_INLINE void step(const uint8_t* a0, const uint8_t* a1, const uint8_t* x, int64_t x_tile,
-                              int64_t x_stride) {
-  if constexpr (kOnce) {
-    QUIRE_TILE_LOAD_ONCE(6, x, x_stride);
-  } else {
-    QUIRE_TILE_LOAD(6, x, x_stride);
-  }
-  QUIRE_TILE_LOAD(4, a0, 64);
-  QUIRE_TILE_MULTIPLY(0, 4, 6);
-  QUIRE_TILE_LOAD(5, a1, 64);
-  QUIRE_TILE_MULTIPLY(1, 5, 6);
-  if constexpr (kTiles == 2) {
-    if constexpr (kOnce) {
-      QUIRE_TILE_LOAD_ONCE(7, x + x_tile, x_stride);
-    } else {
-      QUIRE_TILE_LOAD(7, x + x_tile, x_stride);
-    }
-    QUIRE_TILE_MULTIPLY(2, 4, 7);
-    QUIRE_TILE_MULTIPLY(3, 5, 7);
-  }
-}
-
 QUIRE_KERNEL_INLINE void clear_sums() {
   QUIRE_TILE_ZERO(0);
   QUIRE_TILE_ZERO(1);
   QUIRE_TILE_ZERO(2);
   QUIRE_TILE_ZERO(3);
+}
+
+// 32 k of few rows: one or two tiles.
+template <int kTiles>
+QUIRE_KERNEL_INLINE void multiply_few(const uint8_t* x, int64_t x_tile, const uint8_t* w0, const uint8_t* w1) {
+  QUIRE_TILE_LOAD(6, w0, 64);
+  QUIRE_TILE_LOAD(4, x, 64);
+  QUIRE_TILE_MULTIPLY(0, 4, 6);
+  QUIRE_TILE_LOAD(7, w1, 64);
+  QUIRE_TILE_MULTIPLY(1, 4, 7);
+  if constexpr (kTiles == 2) {
+    QUIRE_TILE_LOAD(5, x + x_tile, 64);
+    QUIRE_TILE_MULTIPLY(2, 5, 6);
+    QUIRE_TILE_MULTIPLY(3, 5, 7);
+  }
+}
+// The same of many rows, which pass by while the weights stay in L1.
+QUIRE_KERNEL_INLINE void multiply_many(const uint8_t* x0, const uint8_t* x1, const uint8_t* w0, const uint8_t* w1) {
+  QUIRE_TILE_LOAD_ONCE(4, x0, 64);
+  QUIRE_TILE_LOAD(6, w0, 64);
+  QUIRE_TILE_MULTIPLY(0, 4, 6);
+  QUIRE_TILE_LOAD(7, w1, 64);
+  QUIRE_TILE_MULTIPLY(1, 4, 7);
+  QUIRE_TILE_LOAD_ONCE(5, x1, 64);
+  QUIRE_TILE_MULTIPLY(2, 5, 6);
+  QUIRE_TILE_MULTIPLY(3, 5, 7);
 }
 
 // A share of the panels that come after these two, which lie behind them, is prefetched with this block: with few rows
@@ -172,134 +155,143 @@ QUIRE_KERNEL_INLINE void prefetch(const uint8_t* panel, int64_t stride, int64_t 
   for (int64_t i = 0; i < share; i += 64) _mm_prefetch(soon + i, _MM_HINT_T1);
 }
 
-// Two panels times one or two tiles of rows from memory.
+// One or two tiles of rows and two panels from memory.
 template <int kTiles>
-static __attribute__((noinline)) void stream_panels(const Task& t, int64_t panel, int64_t panel_end) {
-  const uint8_t* w0 = t.w->panel(panel);
-  const uint8_t* w1 = panel + 1 < panel_end ? t.w->panel(panel + 1) : w0;
+static __attribute__((noinline)) void few_rows(const Task& t, const Panels& p) {
   const uint8_t* x = t.x;
   clear_sums();
   for (int64_t b = 0; b < t.blocks; ++b, x += t.x_block) {
-    prefetch(w0, t.w->panel_stride, b, t.blocks);
-    prefetch(w1, t.w->panel_stride, b, t.blocks);
-    step<kTiles, false>(w0 + b * kTileBytes, w1 + b * kTileBytes, x, t.x_tile, 4 * t.width);
+    prefetch(p.w[0], t.w->panel_stride, b, t.blocks);
+    prefetch(p.w[1], t.w->panel_stride, b, t.blocks);
+    multiply_few<kTiles>(x, t.x_tile, p.w[0] + b * kTileBytes, p.w[1] + b * kTileBytes);
   }
-  finish<kTiles>(t, panel, panel_end, t.row_begin);
+  alignas(64) Sums sums[4];
+  store_sums(sums);
+  const int64_t stride = t.args->out.stride;
+  float* y = static_cast<float*>(t.args->out.data) + t.row_begin * stride + p.first * kPanel;
+  for (int64_t r = 0; r < t.row_end - t.row_begin; ++r, y += stride) {
+    Neighbours::put(p, sums + r / kRowTile * 2, r % kRowTile, y);
+  }
 }
+
+// Steps before the first outputs of the last tiles are written: until then their sums are on their way to memory.
+constexpr int64_t kSumsOnTheirWay = 2;
 
 // Two panels of up to kBlocksInL1 blocks stay in L1 while rows pass by. Longer ones are taken in parts of about
-// kPartBlocks, each for kBlockPairs pairs of tiles of rows, whose sums are kept in between.
+// kPartBlocks, each for kGroupPairs pairs of tiles of rows, whose sums are kept in between.
 constexpr int64_t kBlocksInL1 = 20;
 constexpr int64_t kPartBlocks = 16;
-constexpr int64_t kBlockPairs = 8;
+constexpr int64_t kGroupPairs = 8;
 
-// A part of the panels, blocks [begin, end), and one or two tiles of rows.
-template <int kTiles>
-static __attribute__((noinline)) void ready_panels(const Task& t, const uint8_t* a0, const uint8_t* a1,
-                                                   const uint8_t* x, int64_t begin, int64_t end, Sums* sums) {
-  if (begin == 0) {
-    clear_sums();
-  } else {
-    QUIRE_TILE_LOAD_ONCE(0, sums[0], 64);
-    QUIRE_TILE_LOAD_ONCE(1, sums[1], 64);
-    if constexpr (kTiles == 2) {
-      QUIRE_TILE_LOAD_ONCE(2, sums[2], 64);
-      QUIRE_TILE_LOAD_ONCE(3, sums[3], 64);
+// Many tiles of rows, two at a time. Their outputs are written a few rows at a time between the products of the next
+// two, and the next panels come into L2 meanwhile.
+template <typename Outputs>
+static __attribute__((noinline)) void many_rows(const Task& t, const Panels& p) {
+  const int64_t all = t.row_end - t.row_begin;
+  const int64_t pairs = ceil_div(all, kPairRows);
+  const int64_t parts = t.blocks <= kBlocksInL1 ? 1 : ceil_div(t.blocks, kPartBlocks);
+  const int64_t group = parts == 1 ? pairs : kGroupPairs;
+  const int64_t stride = t.args->out.stride;
+  const int64_t soon_bytes = ceil_div(kTileBytes, pairs);
+  int64_t soon = 0;
+  float* y = static_cast<float*>(t.args->out.data) + t.row_begin * stride + p.first * kPanel;
+  alignas(64) Sums buffers[kGroupPairs][4];  // with one part, two take turns
+  const Sums* sums = buffers[0];
+  int64_t rows = 0, done = 0;
+  const auto put = [&](int64_t most) __attribute__((always_inline)) {
+    const int64_t end = rows - done < most ? rows : done + most;
+    for (; done < end; ++done, y += stride) Outputs::put(p, sums + done / kRowTile * 2, done % kRowTile, y);
+  };
+  for (int64_t first = 0; first < pairs; first += group) {
+    const int64_t last = pairs - first < group ? pairs : first + group;
+    for (int64_t part = 0; part < parts; ++part) {
+      const int64_t begin = t.blocks * part / parts, end = t.blocks * (part + 1) / parts;
+      const bool ends = part + 1 == parts;
+      const int64_t free_steps = end - begin > kSumsOnTheirWay ? end - begin - kSumsOnTheirWay : 1;
+      const int64_t share = ends ? ceil_div(kPairRows, free_steps) : 0;
+      for (int64_t pair = first; pair < last; ++pair) {
+        const uint8_t* x0 = t.x + 2 * pair * t.x_tile;
+        const uint8_t* x1 = pair * kPairRows + kRowTile < all ? x0 + t.x_tile : x0;
+        Sums* now = buffers[parts == 1 ? pair % 2 : pair - first];
+        if (part == 0) {
+          clear_sums();
+        } else {
+          load_sums(now);
+        }
+        for (int64_t b = begin; b < end; ++b) {
+          const int64_t at = b * kTileBytes;
+          multiply_many(x0 + at, x1 + at, p.w[0] + at, p.w[1] + at);
+          for (const int64_t until = soon + soon_bytes; soon < until; soon += 64) {
+            _mm_prefetch(p.soon[0] + soon, _MM_HINT_T1);
+            _mm_prefetch(p.soon[1] + soon, _MM_HINT_T1);
+          }
+          if (b >= begin + kSumsOnTheirWay) put(share);
+        }
+        if (ends) put(kPairRows);
+        store_sums(now);
+        if (!ends) continue;
+        sums = now;
+        const int64_t left = all - pair * kPairRows;
+        rows = left < kPairRows ? left : kPairRows;
+        done = 0;
+      }
     }
-  }
-  for (int64_t b = begin; b < end; ++b) {
-    step<kTiles, true>(a0 + b * kTileBytes, a1 + b * kTileBytes, x + b * t.x_block, t.x_tile, 64);
+    put(kPairRows);
   }
 }
 
-// Many tiles of rows, two at a time.
-void many_rows(const Task& t, int64_t panel, int64_t panel_end) {
-  const uint8_t* a0 = t.w->panel(panel);
-  const uint8_t* a1 = panel + 1 < panel_end ? t.w->panel(panel + 1) : a0;
-  const int64_t parts = t.blocks <= kBlocksInL1 ? 1 : ceil_div(t.blocks, kPartBlocks);
-  constexpr int64_t kRows = 2 * kRowTile;
-  alignas(64) Sums sums[kBlockPairs][4];
-  for (int64_t first = t.row_begin; first < t.row_end; first += kBlockPairs * kRows) {
-    const int64_t last = t.row_end - first < kBlockPairs * kRows ? t.row_end : first + kBlockPairs * kRows;
-    for (int64_t part = 0; part < parts; ++part) {
-      const int64_t begin = t.blocks * part / parts, end = t.blocks * (part + 1) / parts;
-      for (int64_t row = first; row < last; row += kRows) {
-        const uint8_t* x = t.x + (row - t.row_begin) / kRowTile * t.x_tile;
-        Sums* kept = sums[(row - first) / kRows];
-        const bool two = row + kRowTile < t.row_end;
-        if (two) {
-          ready_panels<2>(t, a0, a1, x, begin, end, kept);
-        } else {
-          ready_panels<1>(t, a0, a1, x, begin, end, kept);
-        }
-        if (part + 1 < parts) {
-          two ? store_sums<2>(kept, 64) : store_sums<1>(kept, 64);
-        } else {
-          two ? finish<2>(t, panel, panel_end, row) : finish<1>(t, panel, panel_end, row);
-        }
-      }
-    }
-  }
+template <typename Act>
+void gated_rows(const Task& t, const Panels& p) {
+  many_rows<GateAndUp<Act>>(t, p);
 }
 
 }  // namespace
 
 int64_t rounded_bytes(const PackedView& w, int64_t rows) {
-  const int64_t blocks = (w.k + kBlock - 1) / kBlock;
-  return ceil_div(rows, kRowTile) * blocks * x_tile_bytes(tile_width(rows));
+  return ceil_div(rows, kRowTile) * ceil_div(w.k, int64_t{kBlock}) * x_block_bytes(tile_height(rows));
 }
 
 void rounded_prepare(const Tensor& x, const PackedView& w, int64_t row_begin, int64_t row_end,
                      const PreparedRows& out) {
-  const int64_t blocks = (w.k + kBlock - 1) / kBlock;
-  const int width = tile_width(out.rows);
-  const auto* data = static_cast<const float*>(x.data);
-  for (int64_t row = row_begin; row < row_end; row += kRowTile) {
-    auto* tile = reinterpret_cast<uint8_t*>(out.data) + row / kRowTile * blocks * x_tile_bytes(width);
-    const float* first = data + row * x.stride;
-    const int64_t rows = row_end - row < kRowTile ? row_end - row : kRowTile;
-    for (int64_t b = 0; b < blocks; ++b, tile += x_tile_bytes(width)) {
-      if (width == 1) {
-        _mm512_storeu_si512(tile, round_block(first, w.k, b));
-        continue;
-      }
-      __m512i r[16];
-#pragma GCC unroll 16
-      for (int i = 0; i < 16; ++i) {
-        r[i] = i < rows ? round_block(first + i * x.stride, w.k, b) : _mm512_setzero_si512();
-      }
-      transpose(r);
-      const auto mask = static_cast<__mmask16>((1u << width) - 1);
-#pragma GCC unroll 16
-      for (int i = 0; i < 16; ++i) _mm512_mask_storeu_epi32(tile + 4 * width * i, mask, r[i]);
-    }
+  const int64_t blocks = ceil_div(w.k, int64_t{kBlock});
+  const int64_t block_bytes = x_block_bytes(tile_height(out.rows));
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    const float* from = static_cast<const float*>(x.data) + row * x.stride;
+    std::byte* to = out.data + row / kRowTile * blocks * block_bytes + row % kRowTile * 2 * kBlock;
+    for (int64_t b = 0; b < blocks; ++b, to += block_bytes) _mm512_store_si512(to, round_block(from, w.k, b));
   }
 }
 
 void rounded_product(const PreparedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin,
                      int64_t row_end, int64_t panel_begin, int64_t panel_end) {
-  Task t;
-  t.w = &w;
-  t.args = &args;
-  t.width = tile_width(x.rows);
-  t.blocks = (w.k + kBlock - 1) / kBlock;
-  t.x_block = x_tile_bytes(t.width);
-  t.x_tile = t.blocks * t.x_block;
-  t.x = reinterpret_cast<const uint8_t*>(x.data) + row_begin / kRowTile * t.x_tile;
-  t.row_begin = row_begin;
-  t.row_end = row_end;
-  configure_tiles(kPanel, t.width);
+  const Task t = task_of(x, w, args, row_begin, row_end);
+  configure_tiles(tile_height(x.rows), kPanel);
   const int64_t rows = row_end - row_begin;
   for (int64_t p = panel_begin; p < panel_end; p += 2) {
+    const Panels panels = panels_of(t, p, p + 1 < panel_end ? p + 1 : p, 2);
     if (rows <= kRowTile) {
-      stream_panels<1>(t, p, panel_end);
-    } else if (rows <= 2 * kRowTile) {
-      stream_panels<2>(t, p, panel_end);
+      few_rows<1>(t, panels);
+    } else if (rows <= kPairRows) {
+      few_rows<2>(t, panels);
     } else {
-      many_rows(t, p, panel_end);
+      many_rows<Neighbours>(t, panels);
     }
   }
   release_tiles();
+}
+
+bool rounded_gated(const PreparedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin,
+                   int64_t row_end, int64_t panel_begin, int64_t panel_end) {
+  if (x.rows <= kPairRows || args.gated->limit > 0) return false;
+  const Task t = task_of(x, w, args, row_begin, row_end);
+  configure_tiles(kRowTile, kPanel);
+  const int64_t half = w.panels() / 2;
+  for (int64_t p = panel_begin; p < panel_end; ++p) {
+    const Panels panels = panels_of(t, p, half + p, 1);
+    [&] { QUIRE_DISPATCH_ACTIVATION(args.gated->activation, gated_rows, t, panels) }();
+  }
+  release_tiles();
+  return true;
 }
 
 }  // namespace quire::cpu::QUIRE_ISA_NS
