@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 
 #include "backend/backend.h"
@@ -281,8 +282,17 @@ Status run_delta(Runner& runner, Backend& backend, Isa level, const DeltaShape& 
   const size_t step_bytes = static_cast<size_t>(state_bytes) * static_cast<size_t>(shape.sequences);
   const size_t layers = shape.tokens == 1 ? std::clamp<size_t>(runner.stream_bytes() / step_bytes, 1, 64) : 1;
   QUIRE_ASSIGN(auto memory, backend.allocate(layers * step_bytes));
-  std::vector<float> qkv = cases::random_rows(rows, channels, 1), gates = cases::random_rows(rows, 2 * heads, 2);
-  const std::vector<float> weight = cases::random_rows(channels, kDeltaKernel, 3), bias(static_cast<size_t>(heads));
+  std::memset(memory->data(), 0, layers * step_bytes);  // so that no sample pays for the first touch of a page
+  // Not cases::random_rows(), whose products of tiny numbers are subnormal: a processor takes many times as long for
+  // them.
+  const auto uniform = [](int64_t count, uint64_t seed) {
+    cases::Random random(seed);
+    std::vector<float> out(static_cast<size_t>(count));
+    for (float& x : out) x = random.uniform(-1, 1);
+    return out;
+  };
+  std::vector<float> qkv = uniform(rows * channels, 1), gates = uniform(rows * 2 * heads, 2);
+  const std::vector<float> weight = uniform(channels * kDeltaKernel, 3), bias(static_cast<size_t>(heads));
   const std::vector<float> decay(static_cast<size_t>(heads), -0.1f);
   std::vector<float> out(static_cast<size_t>(rows * heads * dim));
   std::vector<int32_t> cu = {0}, pages;

@@ -178,6 +178,21 @@ QUIRE_INLINE void run_slice(const Args& run, int64_t width) {
   }
 }
 
+// Inputs of the next block: a head's channels are a small part of a long row, so no prefetcher sees them coming, and
+// the convolution would wait for them. A recurrence works in the first-level cache and leaves the time to ask for them.
+struct NextInputs {
+  const float* piece[3];  // of the first token
+  int64_t count[3];       // floats
+  int64_t tokens, stride;
+};
+QUIRE_INLINE void prefetch_inputs(const NextInputs& next, int64_t t) {
+  if (t >= next.tokens) return;
+  for (int i = 0; i < 3; ++i) {
+    const float* at = next.piece[i] + t * next.stride;
+    for (int64_t c = 0; c < next.count[i]; c += kLanes) __builtin_prefetch(at + c, 0, 2);
+  }
+}
+
 // One slice of one head over a block of tokens.
 struct SliceRun {
   int64_t tokens, rows, width;
@@ -191,6 +206,7 @@ struct SliceRun {
   const float* step;   // [tokens]: beta or dt
   const float* cross;  // [tokens]: qk; not read for Mamba-2
   float skip;          // Mamba-2's D
+  NextInputs next;     // whose first token comes at the run's first
   float* out;
   int64_t out_stride;
 };
@@ -253,6 +269,7 @@ struct DeltaColumns {
     Sums sums;
     sum_first(run, column, last, &sums);
     for (int64_t t = 0; t < run.tokens; ++t) {
+      if (column == 0) prefetch_inputs(run.next, t);
       const F32x16 g = splat(run.decay[t]), beta = splat(run.step[t]), qk = splat(run.cross[t]);
       F32x16 d[kGroups];
       for (int c = 0; c < kGroups; ++c) {
@@ -364,8 +381,27 @@ void run_parts(const StateSequences& sequences, const StateLayer& states, int64_
     run.step += run.tokens;
     run.cross += run.tokens;
     run.out += run.tokens * run.out_stride;
+    run.next.tokens = 0;
     begin = stop;
   }
+}
+
+// The part of the next block's inputs that a unit asks for: its own; q comes with the item's first unit, k with its
+// second.
+QUIRE_INLINE NextInputs next_inputs(const GatedDeltaNetArgs& args, const ConvInput& in, const StateItem& item,
+                                    int64_t unit, int64_t begin, int64_t own, int64_t width) {
+  const float* row = in.x + begin * in.stride;
+  const int64_t second = item.end - item.begin > 1 ? item.begin + 1 : item.begin;
+  NextInputs next;
+  next.piece[0] = row + own;
+  next.count[0] = width;
+  next.piece[1] = row + item.group * args.dk;
+  next.count[1] = unit == item.begin ? args.dk : 0;
+  next.piece[2] = row + (args.key_heads + item.group) * args.dk;
+  next.count[2] = unit == second ? args.dk : 0;
+  next.tokens = in.tokens - begin < kStateBlock ? in.tokens - begin : kStateBlock;
+  next.stride = in.stride;
+  return next;
 }
 
 // The prepared q and k of one key head: left k, right q, cross qk.
@@ -422,7 +458,9 @@ void gated_delta_net(const GatedDeltaNetArgs& args, const StateItem& item, float
       SliceRun run = slice_of(args.dk, args.dv, slice);
       if (unit == item.begin || slice == 0) delta_gates(args, first + begin, end - begin, head, s);
       const int64_t column = head * args.dv + slice * kStateSlice;
-      conv_silu(in, 2 * args.key_heads * args.dk + column, run.width, begin, end, s.taps, s.own, kStateSlice);
+      const int64_t own = 2 * args.key_heads * args.dk + column;
+      conv_silu(in, own, run.width, begin, end, s.taps, s.own, kStateSlice);
+      if (end < tokens) run.next = next_inputs(args, in, item, unit, end, own, run.width);
       run.own = s.own;
       run.left = s.left;
       run.right = s.right;
