@@ -70,7 +70,14 @@ class TokenTexts:
         return text
 
     def rows(self, rows: _quire.Rows) -> list[dict[int, Logprob]]:
-        return [{token: Logprob(logprob, rank, self(token)) for token, rank, logprob in reversed(row)} for row in rows]
+        """The token itself comes first, as in vLLM; among the likeliest ones it is there a second time."""
+        out = []
+        for row in rows:
+            entries: dict[int, Logprob] = {}
+            for token, rank, logprob in row:
+                entries.setdefault(token, Logprob(logprob, rank, self(token)))
+            out.append(entries)
+        return out
 
 
 class Collector:

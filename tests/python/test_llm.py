@@ -113,6 +113,7 @@ def test_logprobs(llm):
     [answer] = output.outputs
     assert len(answer.logprobs) == len(answer.token_ids)
     for token, row in zip(answer.token_ids, answer.logprobs):
+        assert next(iter(row)) == token  # as in vLLM
         assert len(row) == 3 and row[token].rank == 1  # greedy: the token is one of the likeliest
         assert row[token].decoded_token == llm.get_tokenizer().decode([token], skip_special_tokens=False)
         assert max(entry.logprob for entry in row.values()) == row[token].logprob < 0
@@ -120,6 +121,7 @@ def test_logprobs(llm):
         sum(row[token].logprob for token, row in zip(answer.token_ids, answer.logprobs)))
     assert len(output.prompt_logprobs) == len(output.prompt_token_ids) and output.prompt_logprobs[0] is None
     for token, row in zip(output.prompt_token_ids[1:], output.prompt_logprobs[1:]):
+        assert next(iter(row)) == token
         assert token in row and 1 <= len(row) <= 2
 
 
