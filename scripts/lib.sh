@@ -52,7 +52,7 @@ build_jobs() {
 
 DEBIAN_BUILD_PACKAGES="git ca-certificates curl cmake ninja-build g++ pkg-config libpcre2-dev libcurl4-openssl-dev libssl-dev
   libboost-dev libspdlog-dev libfmt-dev libcli11-dev libedit-dev python3 python3-pip python3-venv"
-DEBIAN_TEST_PACKAGES="ccache clang clang-19 libclang-rt-14-dev libgtest-dev libgmock-dev libbenchmark-dev clang-format zstd
+DEBIAN_TEST_PACKAGES="ccache clang clang-19 libclang-rt-14-dev libgtest-dev libgmock-dev libbenchmark-dev clang-format lld zstd
   python3-dev dpkg-dev file groff zsh fish libzmq5 openmpi-bin libopenmpi3 iproute2"
 BREW_BUILD_PACKAGES="cmake ninja pkg-config pcre2 curl openssl@3 boost spdlog fmt cli11 python@3.12"
 BREW_TEST_PACKAGES="ccache googletest google-benchmark zstd llvm zeromq open-mpi"

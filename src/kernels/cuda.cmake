@@ -5,8 +5,8 @@
 # (QUIRE_CUDA_VENV; ensure_nvcc in scripts/lib.sh creates one).
 set(QUIRE_CUDA auto CACHE STRING "Build the CUDA kernels: auto (where nvcc is found), on, off")
 set(QUIRE_CUDA_TARGETS default CACHE STRING
-    "GPUs: default (sm_80, sm_90a and PTX), all (also sm_86, sm_89, sm_100a, sm_120), hopper (sm_90a alone), or \
-ptx (built sooner; the driver compiles the kernels when a model is loaded)")
+    "GPUs: default (sm_80, sm_90a and PTX), all (also sm_86, sm_89, sm_100a, sm_120), hopper (sm_90a alone), \
+ptx (built sooner; the driver compiles the kernels when a model is loaded), or check (PTX that is hardly optimised, to see that it compiles)")
 set(QUIRE_CUDA_VENV ${CMAKE_SOURCE_DIR}/build/cuda-venv CACHE PATH "A Python environment with nvidia-cuda-nvcc")
 set(cuda_sources cuda_none.cc)
 if(QUIRE_CUDA STREQUAL "off" OR APPLE)
@@ -43,11 +43,14 @@ if(NOT QUIRE_NVCC_TRIED STREQUAL QUIRE_NVCC)
     set(cuda_missing "${QUIRE_NVCC} does not work (${first})")
     quire_without_cuda()
   endif()
+  execute_process(COMMAND ${QUIRE_NVCC} --version OUTPUT_VARIABLE version)
+  string(REGEX REPLACE ".*release ([0-9.]+).*" "\\1" version "${version}")
+  set(QUIRE_NVCC_TRIED_VERSION "${version}" CACHE INTERNAL "Its version")
   set(QUIRE_NVCC_TRIED ${QUIRE_NVCC} CACHE INTERNAL "The nvcc that was found to work")
 endif()
 
 set(cuda_flags -std=c++20 -O3 -fmad=false -prec-div=true -prec-sqrt=true -ftz=false --threads 2 -I${CMAKE_SOURCE_DIR}/src
-    -Wno-deprecated-gpu-targets -Xcompiler=-w)  # the host part of each object is discarded
+    -Wno-deprecated-gpu-targets -Xcompiler=-w)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   list(APPEND cuda_flags -ccbin ${CMAKE_CXX_COMPILER})
 endif()
@@ -61,30 +64,34 @@ set(hopper_targets -gencode arch=compute_90a,code=sm_90a)
 if(QUIRE_CUDA_TARGETS STREQUAL "hopper")
   set(portable_targets ${hopper_targets})
 endif()
-if(QUIRE_CUDA_TARGETS STREQUAL "ptx")
+if(QUIRE_CUDA_TARGETS MATCHES "^(ptx|check)$")
   set(portable_targets -gencode arch=compute_80,code=compute_80)
   set(hopper_targets -gencode arch=compute_90a,code=compute_90a)
+endif()
+if(QUIRE_CUDA_TARGETS STREQUAL "check" AND QUIRE_NVCC_TRIED_VERSION VERSION_GREATER_EQUAL 13)
+  list(APPEND cuda_flags --Ofast-compile=max)  # optimising is nine tenths of the time of the large files
 endif()
 
 file(MAKE_DIRECTORY ${generated}/cuda)
 set(cuda_fatbins "")
 set(cuda_declarations "")
 set(cuda_entries "")
-# ccache only stores objects, so the fatbin is extracted from one. In depend mode it compares every file that was read;
-# its other mode runs the preprocessor, which does not see the code under #if __CUDA_ARCH__.
-set(launcher "")
+# In ccache's depend mode it compares every file that was read; its other mode runs the preprocessor, which does not see the
+# code under #if __CUDA_ARCH__. It takes the script for nvcc, and tells versions apart by what nvcc says of itself.
+set(nvcc_fatbin ${CMAKE_COMMAND} -E env QUIRE_NVCC=${QUIRE_NVCC})
 if(CMAKE_CXX_COMPILER_LAUNCHER MATCHES "ccache")
-  set(launcher ${CMAKE_COMMAND} -E env CCACHE_DEPEND=1 CCACHE_NOHASHDIR=1 ${CMAKE_CXX_COMPILER_LAUNCHER})
+  list(APPEND nvcc_fatbin CCACHE_DEPEND=1 CCACHE_NOHASHDIR=1 CCACHE_COMPILERTYPE=nvcc
+       "CCACHE_COMPILERCHECK=%compiler% --version" ${CMAKE_CXX_COMPILER_LAUNCHER})
 endif()
+list(APPEND nvcc_fatbin ${CMAKE_SOURCE_DIR}/tools/kernels/nvcc_fatbin)
 # quire_fatbin(name include hopper targets...): builds the fatbin of one file and adds it to the list.
 function(quire_fatbin name include hopper)
   set(unit ${CMAKE_CURRENT_SOURCE_DIR}/compat/cuda_unit.cu)
   set(stem ${generated}/cuda/${name})
   set(fatbin ${stem}.fatbin)
   add_custom_command(OUTPUT ${fatbin}
-    COMMAND ${launcher} ${QUIRE_NVCC} ${cuda_flags} ${ARGN} "-DQUIRE_KERNEL_FILE=\"${include}\"" -MD -MT ${fatbin}
-            -MF ${stem}.d -c ${unit} -o ${stem}.o
-    COMMAND ${CMAKE_OBJCOPY} -O binary --only-section=.nv_fatbin ${stem}.o ${fatbin}
+    COMMAND ${nvcc_fatbin} ${cuda_flags} ${ARGN} "-DQUIRE_KERNEL_FILE=\"${include}\"" -MD -MT ${fatbin} -MF ${stem}.d
+            -c ${unit} -o ${fatbin}
     DEPENDS ${unit} DEPFILE ${stem}.d VERBATIM COMMENT "Compiling ${include} for CUDA")
   set(cuda_fatbins ${cuda_fatbins} ${fatbin} PARENT_SCOPE)
   string(APPEND cuda_declarations "QUIRE_EMBED(${name}, \"${fatbin}\")\n")

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Mixtures of experts on a GPU: moe_route has the bits of its oracle, and moe_experts those of linear, glu and the
 // weighted sum called one by one, for tiles of few and of many rows.
+#include <optional>
+
 #include "backend/gpu/test_device.h"
 #include "backend/testing/linear_cases.h"
 #include "backend/testing/lora_cases.h"
 #include "backend/testing/moe_cases.h"
+#include "base/test_sanitized.h"
 
 namespace quire::gpu {
 namespace {
@@ -151,9 +154,14 @@ TEST(GpuMoeExperts, HaveTheBitsOfLinearAndGluCalledAlone) {
     // emulator would take too long for so many tokens.
     const int64_t most = on_emulator() ? 70 : 300;
     const HostMatrix x(most, c.hidden, c.type, 17, 2.0f, on_emulator() ? 4 : 8);
-    Experts first(test_device(0), c, x), second(test_device(1), c, x);
+    Experts first(test_device(0), c, x);
+    std::optional<Experts> second;  // what it compares is nothing to a sanitizer
+    if (!kSanitized) second.emplace(test_device(1), c, x);
+    std::vector<int64_t> counts = {1, 17, 70, 70, most, most};
+    if (on_emulator()) counts.pop_back();  // the third once more
+    if (kSanitized) counts.resize(3);
     int64_t k = 0;
-    for (const int64_t tokens : {int64_t{1}, int64_t{17}, int64_t{70}, int64_t{70}, most, most}) {
+    for (const int64_t tokens : counts) {
       k = k % 3 + 1;
       for (const int64_t among : {k, kExperts}) {
         const auto ids = cases::random_choices(tokens, k, among, static_cast<uint64_t>(tokens));
@@ -162,7 +170,9 @@ TEST(GpuMoeExperts, HaveTheBitsOfLinearAndGluCalledAlone) {
         for (int64_t i = 0; i < tokens * k; ++i) weights.push_back(random.uniform(-1, 1));
         const int64_t from = x.rows - tokens;
         const auto bytes = first.run(from, tokens, ids, weights, k);
-        ASSERT_EQ(second.run(from, tokens, ids, weights, k), bytes) << "another order of lanes";
+        if (second) {
+          ASSERT_EQ(second->run(from, tokens, ids, weights, k), bytes) << "another order of lanes";
+        }
         const std::vector<float> got = floats_of(bytes, c.type);
         for (int64_t t = 0; t < tokens; ++t) {
           for (int64_t i = 0; i < c.hidden; ++i) {

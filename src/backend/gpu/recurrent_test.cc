@@ -6,6 +6,7 @@
 
 #include "backend/gpu/test_device.h"
 #include "backend/testing/recurrent_cases.h"
+#include "base/test_sanitized.h"
 
 namespace quire::gpu {
 namespace {
@@ -215,12 +216,12 @@ void check_layer(const RecurrentLayer& layer, const std::vector<int64_t>& length
   }
   Pages pages(test_device(), layer, truth, type, 12);
   int step = 0;
-  for (const std::vector<Chunk>& chunks : cases::random_steps(lengths, steps, most)) {
+  for (const std::vector<Chunk>& chunks : cases::random_steps(lengths, trials(steps), most)) {
     ASSERT_NO_FATAL_FAILURE(pages.expect(chunks, trails, what + ", random step " + std::to_string(step++)));
   }
   Pages kept(test_device(), layer, truth, type, 18);
   step = 0;
-  for (const std::vector<Chunk>& chunks : cases::draft_steps(lengths, steps)) {
+  for (const std::vector<Chunk>& chunks : cases::draft_steps(lengths, trials(steps))) {
     ASSERT_NO_FATAL_FAILURE(kept.expect(chunks, trails, what + ", step with drafts " + std::to_string(step++)));
   }
 }
