@@ -18,6 +18,7 @@
 
 #include "api/json_writer.h"
 #include "api/host.h"
+#include "base/test_sanitized.h"
 #include "http/server.h"
 
 namespace quire {
@@ -214,7 +215,7 @@ void live(uint16_t port, int number, int requests, std::vector<std::pair<Ask, An
 struct Weather {
   const char* name;
   int64_t engines = 1;
-  int requests = 60;  // of each client
+  int requests = kSanitized ? 20 : 60;  // of each client
   std::string speculative_config = "";
 };
 class Storm : public testing::TestWithParam<Weather> {};
