@@ -149,7 +149,7 @@ class Backend {
   virtual double library_seconds() const { return 0; }
   // Whether pack() takes weights of this type. Every backend packs the types of files; GF8 only some.
   virtual bool packs(DType type) const { return type != DType::kGF8; }
-  // Whether pack() makes random elements of this type itself (RawMatrix::random).
+  // Whether pack() makes random elements of this plain type itself (RawMatrix::random).
   virtual bool makes(DType /*type*/) const { return false; }
   // Concatenates `parts` along N into one packed weight. REQUIRES: they have the same dtype and K, and packs() it.
   virtual Result<std::unique_ptr<PackedMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options) = 0;

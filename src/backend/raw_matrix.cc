@@ -8,6 +8,7 @@
 #include <cstring>
 #include <string>
 
+#include "backend/random_rows.h"
 #include "base/parallel.h"
 
 namespace quire {
@@ -160,7 +161,7 @@ void unpack_mxfp4(const uint8_t* b, UnpackedBlock& u) {
 Status check_groups(std::span<const RawMatrix> parts) {
   const std::string what = std::string("a weight of type ") + name(parts[0].dtype);
   for (const RawMatrix& part : parts) {
-    QUIRE_CHECK(part.scales != nullptr, "groups have scales");
+    QUIRE_CHECK(part.scales != nullptr || part.random, "groups have scales");
     QUIRE_CHECK(part.dtype != DType::kGF8 || part.mins == nullptr, "fp8 has no minima");
     if (part.group <= 0 || part.group % kBlock != 0 || part.k % part.group != 0) {
       return unsupported({what, " has rows of ", part.k, " elements in groups of ", part.group,
@@ -170,6 +171,7 @@ Status check_groups(std::span<const RawMatrix> parts) {
       return unsupported({what, " is made of parts with groups of ", parts[0].group, " and of ", part.group,
                           "; parts that differ must be packed apart"});
     }
+    if (part.random) continue;
     constexpr float kMost = 0x1p40f;  // products with any activation stay finite
     const int64_t count = std::max(part.n, part.file_rows) * (part.k / part.group);
     for (int64_t i = 0; i < count; ++i) {
@@ -240,10 +242,16 @@ void unpack_block(DType type, const uint8_t* block, UnpackedBlock& u) {
   }
 }
 
-SourceRow source_row(std::span<const RawMatrix> parts, int64_t n) {
+void SourceRow::block(DType type, int64_t index, UnpackedBlock& out) const {
+  if (made != nullptr) return made->block(type, index, out);
+  unpack_block(type, reinterpret_cast<const uint8_t*>(data) + index * info(type).block_bytes, out);
+}
+
+SourceRow source_row(std::span<const RawMatrix> parts, int64_t n, RandomRow& made) {
   for (const RawMatrix& part : parts) {
     if (n < part.n) {
       const int64_t row = part.row_map.empty() ? n : part.row_map[static_cast<size_t>(n)];
+      if (part.random) return made.make(part, row);
       SourceRow out = {part.data + row * row_bytes(part.dtype, part.k)};
       if (part.group == 0) return out;
       const int64_t groups = part.k / part.group;
@@ -286,7 +294,7 @@ void report_consumed(std::span<const RawMatrix> parts, int64_t begin, int64_t en
     const int64_t from = std::clamp<int64_t>(begin - first, 0, part.n);
     const int64_t to = std::clamp<int64_t>(end - first, 0, part.n);
     const int64_t stride = row_bytes(part.dtype, part.k);
-    if (from < to && part.row_map.empty()) {
+    if (from < to && part.row_map.empty() && !part.random) {
       options.consumed({part.data + from * stride, static_cast<size_t>((to - from) * stride)});
     }
     first += part.n;

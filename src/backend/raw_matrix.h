@@ -25,13 +25,20 @@ struct UnpackedBlock {
 };
 void unpack_block(DType type, const uint8_t* block, UnpackedBlock& out);
 
+class RandomRow;
+
 // The row of the file that is row n of the concatenation.
 struct SourceRow {
   const std::byte* data = nullptr;
   const float* scales = nullptr;  // G4, G8 and GF8
   const float* mins = nullptr;
+  const RandomRow* made = nullptr;  // not null: the blocks of GGUF's types are there, not in `data`
+
+  // Block `index` of a row of one of GGUF's types.
+  void block(DType type, int64_t index, UnpackedBlock& out) const;
 };
-SourceRow source_row(std::span<const RawMatrix> parts, int64_t n);
+// Random codes are made in `made`, where they stay until the next call.
+SourceRow source_row(std::span<const RawMatrix> parts, int64_t n, RandomRow& made);
 
 // A scale that is too small counts as zero (ops/linear.h).
 float kept_scale(float d);

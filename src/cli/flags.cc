@@ -38,6 +38,10 @@ const ModelFlag kModelFlags[] = {
     {kModel, "--load-format", &Options::load_format,
      "auto, safetensors, gguf, or dummy: random weights from --seed, which need only a config.json",
      "TEXT:{auto,safetensors,gguf,dummy}"},
+    {kModel, "--quantization", &Options::quantization,
+     "With --load-format dummy: the type of random weights, instead of the one that config.json names. A type of GGUF "
+     "files (q4_k, q6_k, q8_0, mxfp4, ...), or awq, gptq, fp8, fp8_per_channel, fp8_per_block or "
+     "int8_per_channel_weight_only. The type of other weights is read from their files"},
     {kModel, "--max-model-len", &Options::max_model_len,
      "Maximum length of prompt plus output in tokens (8192, 8k = 8000, 8K = 8192), or auto: the longest that fits in "
      "memory"},

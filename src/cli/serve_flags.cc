@@ -40,7 +40,6 @@ const RefusedFlag kRefused[] = {
     {"--watermark", "0.0", kNotYet},
     {"--prefill-schedule-interval", "1", kNotYet},
     {"--prefix-caching-hash-algo", "sha256", "quire has one hash of 128 bits, and compares token ids on a hit"},
-    {"--quantization", "", "the type of the weights is read from their files"},
     {"--tokenizer-mode", "auto", "the tokenizer is read from its files"},
     {"--skip-tokenizer-init", "", "a model without a tokenizer is served with token ids automatically"},
     {"--revision", "", kPull},

@@ -46,53 +46,99 @@ KERNEL(fill_dummy_f32, FillDummy<float>, DummyParams, float, const int)
 KERNEL(fill_dummy_f16, FillDummy<half>, DummyParams, half, const int)
 KERNEL(fill_dummy_bf16, FillDummy<bfloat>, DummyParams, bfloat, const int)
 
-// The code of the nearest of 0, 1, 2, 3, 4, 6, 8 and 12 (kFp4Values); of two that are as near, the smaller one.
-FN uint dummy_fp4(float x, float inverse) {
-  const float a = abs(x) * inverse;  // exact: a power of two
-  uint code = 0u;
-  code += a > 0.5f ? 1u : 0u;
-  code += a > 1.5f ? 1u : 0u;
-  code += a > 2.5f ? 1u : 0u;
-  code += a > 3.5f ? 1u : 0u;
-  code += a > 5.0f ? 1u : 0u;
-  code += a > 7.0f ? 1u : 0u;
-  code += a > 10.0f ? 1u : 0u;
-  return x < 0.0f && code != 0u ? code + 8u : code;
-}
-
-// Rows of a weight in MXFP4, in its panels (params/linear.h), with the bits of weights::quantise_row. A thread makes 32
-// elements of a row, and neighbouring threads neighbouring rows. Grid: (rows / 16, columns / (32 * kDummyBlocks)).
-struct FillDummyFp4 {
+// Random codes in the panels of a quantised weight (params/linear.h), with the bits of backend/random_rows.h. A thread
+// makes 16 elements of a row, and what scales begin there; neighbouring threads have neighbouring rows. Grid: (rows /
+// 16, columns / (16 * kDummySteps)).
+struct FillDummyCodes {
   enum { kThreads = kDummyThreads };
   typedef NoSmem Smem;
-  static FN void run(Ctx c, CONSTANT const DummyParams& p, TGROUP Smem& sm, DEVICE uchar* out, DEVICE const int* map) {
-    const int row = (int)(c.tgx * 16u + (c.tid & 15u)), at = (int)(c.tgy * kDummyBlocks + (c.tid >> 4));
-    if (row >= p.rows || at * 32 >= p.columns) return;
-    const i64 from = dummy_row(p, map, row) + (i64)at * 32 * p.column_step;
-    float x[32];
-    float most = 0.0f;
-    i64 block = -1;
-    uint4 words = make_uint4(0u, 0u, 0u, 0u);
-    for (int i = 0; i < 32; i++) {
-      x[i] = dummy_element(p, from + i * p.column_step, block, words);
-      most = max(most, abs(x[i]));
+
+  static FN uint4 random_words(i64 counter, uint key_low, uint key_high) {
+    return philox_words(make_uint4((uint)counter, (uint)(counter >> 32), 0u, 0u), key_low, key_high);
+  }
+
+  static FN void put_codes(CONSTANT const WeightParams& w, DEVICE uchar* panel, int at, THREAD const uint* code) {
+    if (w.low_bits == 8) {
+      uint v[4] = {0u, 0u, 0u, 0u};
+      UNROLL for (int i = 0; i < 16; i++) v[i >> 2] |= code[i] << (8 * (i & 3));
+      ((DEVICE uint4*)panel)[at] = make_uint4(v[0], v[1], v[2], v[3]);
+    } else if (w.low_bits == 4) {
+      uint v[2] = {0u, 0u};
+      UNROLL for (int i = 0; i < 16; i++) v[(i >> 2) & 1] |= (code[i] & 15u) << (8 * (i & 3) + 4 * (i >> 3));
+      ((DEVICE uint2*)panel)[at] = make_uint2(v[0], v[1]);
+    } else {
+      uint v = 0u;
+      UNROLL for (int i = 0; i < 16; i++) v |= (code[i] & 3u) << (2 * i);
+      ((DEVICE uint*)panel)[at] = v;
     }
-    // The scale 2^(e - 128) brings the largest to between 8 and 16. Only a block of zeros is smaller than a normal
-    // float.
-    const int e = most == 0.0f ? 0 : max((int)(as_uint(most) >> 23) - 2, 0);
-    const float inverse = e == 0 ? 0.0f : as_float((uint)(255 - e) << 23);
+    uint high = 0u;
+    UNROLL for (int i = 0; i < 16; i++) high |= (code[i] >> w.low_bits) << (w.high_bits * i);
+    if (w.high_bits == 1) ((DEVICE ushort*)(panel + w.high_at))[at] = (ushort)high;
+    if (w.high_bits == 2) ((DEVICE uint*)(panel + w.high_at))[at] = high;
+  }
+
+  static FN uint bits_of_half(float x) { return (uint)to_bits16(to<half>(x)); }
+
+  // The scale that begins at a step; `words` are its random ones.
+  static FN void put_head(CONSTANT const DummyCodesParams& p, DEVICE uchar* panel, int at, uint4 words) {
+    CONSTANT const WeightParams& w = p.weight;
+    DEVICE uchar* heads = panel + w.head_at;
+    const float v = 2.0f * ((float)(words.x >> 8) * 0x1p-24f) - 1.0f;
+    const float size = p.scale * (1.0f + 0.25f * v);
+    const float d = p.middle == 0.0f && p.fp8 == 0 && (words.x & 1u) != 0u ? -size : size;
+    const float least = p.middle * d;
+    if (w.scheme == kSchemeScale || w.scheme == kSchemeSubScale) {
+      ((DEVICE ushort*)heads)[at] = (ushort)bits_of_half(d);
+    } else if (w.scheme == kSchemeScaleMin) {
+      ((DEVICE uint*)heads)[at] = bits_of_half(d) | bits_of_half(-least) << 16;
+    } else if (w.scheme == kSchemeGroup) {
+      ((DEVICE uint2*)heads)[at] = make_uint2(as_uint(d), as_uint(fma((float)w.offset, d, -least)));
+    } else if (w.scheme == kSchemeExponent) {
+      heads[at] = (uchar)((as_uint(p.scale) >> 23) + 1u - (words.x & 1u));
+    } else if (w.scheme == kSchemeE4M3) {
+      ((DEVICE uint*)heads)[at] = as_uint(d);
+    } else {
+      ((DEVICE uint*)heads)[at] = bits_of_half(d) | bits_of_half(least) << 16;
+    }
+  }
+
+  static FN void put_sub(CONSTANT const DummyCodesParams& p, DEVICE uchar* panel, int step, int row, uint4 words) {
+    CONSTANT const WeightParams& w = p.weight;
+    DEVICE uchar* subs = panel + w.sub_at;
+    const uint t = ((step & 8) != 0 ? words.z : words.y) >> (4 * (step & 7)) & 15u;
+    const uint sub = (uint)p.sub + (t * (uint)p.sub >> 4);
+    if (w.scheme == kSchemeSuperMin) {
+      ((DEVICE ushort*)subs)[(step >> 1) * 16 + row] = (ushort)(sub | sub << 8);
+    } else if (w.scheme == kSchemeSubScaleMin) {
+      subs[step * 16 + row] = (uchar)(sub | sub << 4);
+    } else {
+      subs[(step >> w.sub_shift) * 16 + row] = (uchar)sub;
+    }
+  }
+
+  static FN void run(Ctx c, CONSTANT const DummyCodesParams& p, TGROUP Smem& sm, DEVICE uchar* out,
+                     DEVICE const int* map) {
+    CONSTANT const WeightParams& w = p.weight;
+    const int row = (int)(c.tgx * 16u + (c.tid & 15u)), step = (int)(c.tgy * kDummySteps + (c.tid >> 4));
+    if (row >= p.rows || step * 16 >= w.k) return;
+    const i64 from = p.first + (p.mapped != 0 ? map[row] : row);  // a row of the random tensor
     const int weight_row = p.first_row + row, in_panel = weight_row & 15;
-    DEVICE uchar* panel = out + (i64)(weight_row >> 4) * p.stride;
-    for (int half_block = 0; half_block < 2; half_block++) {
-      uint low[2] = {0u, 0u};
-      for (int i = 0; i < 8; i++) {
-        const uint byte = dummy_fp4(x[16 * half_block + i], inverse) | dummy_fp4(x[16 * half_block + 8 + i], inverse)
-                                                                           << 4;
-        low[i >> 2] |= byte << (8 * (i & 3));
-      }
-      *(DEVICE uint2*)(panel + ((2 * at + half_block) * 16 + in_panel) * 8) = make_uint2(low[0], low[1]);
+    DEVICE uchar* panel = out + (i64)(weight_row >> 4) * w.stride;
+    const uint4 words = random_words(from * (w.k >> 4) + step, p.key_low, p.key_high);
+    uint code[16];
+    UNROLL for (int i = 0; i < 16; i++) {
+      const uint byte = (philox_word(words, i >> 2) >> (8 * (i & 3))) & 255u;
+      code[i] = p.fp8 != 0 ? (byte & 128u) | (88u + ((byte >> 2) & 31u)) : byte >> (8 - p.bits);
     }
-    panel[p.head_at + at * 16 + in_panel] = (uchar)(e < 128 - 29 ? 0 : e);  // too small: zero (ops/linear.h)
+    put_codes(w, panel, step * 16 + in_panel, code);
+    const bool begins = step % p.head_steps == 0;
+    const int between = w.scheme == kSchemeSuperMin ? 2 : 1 << w.sub_shift;  // steps that share a sub-scale
+    const bool has_sub = p.sub != 0 && step % between == 0;
+    if (!begins && !has_sub) return;
+    const i64 index = from / p.scale_rows * p.scales + step * 16 / p.scale_columns;
+    const uint4 scale = random_words(index, p.scale_key_low, p.scale_key_high);
+    if (begins) put_head(p, panel, step / p.head_steps * 16 + in_panel, scale);
+    if (has_sub) put_sub(p, panel, step, in_panel, scale);
   }
 };
-KERNEL(fill_dummy_fp4, FillDummyFp4, DummyParams, uchar, const int)
+KERNEL(fill_dummy_codes, FillDummyCodes, DummyCodesParams, uchar, const int)

@@ -108,6 +108,7 @@ Result<std::unique_ptr<Llm>> Llm::load(const Options& given, ProgressFn progress
   llm->origin_.max_model_len = llm->max_model_len();
   if (files.source->is_dummy()) {
     llm->origin_.weights = "dummy, seed " + std::to_string(options.seed.value_or(0));
+    if (!options.quantization.empty()) llm->origin_.weights += ", " + options.quantization;
   } else {
     llm->source_ = files.source;
   }

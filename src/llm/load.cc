@@ -21,6 +21,7 @@
 #include "llm/ranks.h"
 #include "llm/speculative_config.h"
 #include "model/parallel_model.h"
+#include "weights/dummy_form.h"
 
 namespace quire::llm {
 namespace {
@@ -128,8 +129,7 @@ double weights_bytes(const Options& options, const model::ModelFiles& files) {
     return static_cast<double>(files.source->total_bytes()) * (halved && c.dtype == DType::kF32 ? 0.5 : 1.0);
   }
   const bool wide = options.dtype == "auto" ? c.dtype == DType::kF32 : !halved;
-  const bool fp4 = files.scheme.method == weights::QuantMethod::kMxfp4 && !wide;  // of GPT-OSS's experts
-  return model::dummy_bytes(c, fp4 ? 0.5 : wide ? 4 : 2);
+  return model::dummy_bytes(c, weights::dummy_element_bytes(files.scheme, wide ? 4 : 2));
 }
 
 double draft_bytes(const Options& options, const ResolvedOptions& resolved) {
@@ -272,6 +272,12 @@ Result<model::ModelFiles> open_files(const Options& options) {
     load.dummy = options.load_format == "dummy";
     load.dtype = options.dtype;
     load.seed = static_cast<uint64_t>(options.seed.value_or(0));
+    load.quantization = options.quantization;
+    if (!load.dummy && !options.quantization.empty()) {
+      return invalid_argument({"--quantization is '", options.quantization,
+                               "', but the type of the weights is read from their files; it is for random weights "
+                               "(--load-format dummy)"});
+    }
     load.hf_overrides = options.hf_overrides;
     load.pooler_config = options.pooler_config;
     load.convert = options.convert;

@@ -28,6 +28,7 @@ struct Options {
 
   // Model
   std::string load_format = "auto";              // auto, safetensors, gguf, dummy
+  std::string quantization;                      // type of dummy weights: q4_k, awq, ...; "": as config.json says
   std::string dtype = "auto";                    // auto, float32, float16, bfloat16
   std::string max_model_len;                     // "": the model's; "auto"; or a length such as 8192, 8k, 8K
   std::filesystem::path tokenizer;               // "": the model's

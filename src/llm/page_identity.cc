@@ -126,7 +126,7 @@ std::function<std::string()> page_identity(const Options& options, const model::
   text += "config " + digest_of_start(folder / "config.json") + "\n";
   text += "model " + (is_file ? digest_of_start(options.model) : std::string("none")) + "\n";
   if (files.source->is_dummy()) {
-    text += "weights dummy, seed " + std::to_string(options.seed.value_or(0)) + "\n";
+    text += "weights dummy, seed " + std::to_string(options.seed.value_or(0)) + " " + options.quantization + "\n";
     return [text] { return text; };
   }
   const fs::path memo =

@@ -26,6 +26,7 @@ std::vector<distributed::Fact> rank_facts(const Options& options, const model::M
       {"the model's weights", files.source->is_dummy() ? "dummy" : weights::weights_sample_digest(*files.source)});
   const std::pair<const char*, std::string> flags[] = {
       {"--load-format", options.load_format},
+      {"--quantization", options.quantization},
       {"--dtype", options.dtype},
       {"--max-model-len", options.max_model_len},
       {"--runner", options.runner},

@@ -110,6 +110,7 @@ struct LoadOptions {
   int64_t max_model_len = 0;   // 0: the model's own
   bool dummy = false;          // --load-format dummy: random weights in the shapes of the config
   uint64_t seed = 0;
+  std::string quantization;  // --quantization, of random weights; "": as config.json says
   AdapterLimits adapters;
   Share share;  // of the model that is loaded
   Ranks ranks;

@@ -64,6 +64,17 @@ struct RandomElements {
   DType stored = DType::kF32;  // F32, F16 or BF16
   int64_t first = 0, row_step = 0, column_step = 1;
   int64_t rows = 0;  // the rows after these are zeros
+  // Random codes instead, with random scales, for a quantised type: backend/random_rows.h has the formula. Rows are
+  // then k elements of the tensor, and `scale` is the mean of the blocks' scales. In a plain matrix the elements are
+  // the values of fp8 codes.
+  struct Codes {
+    int bits = 0;                               // of a code; 0: there are no codes
+    bool fp8 = false;                           // codes are E4M3
+    float middle = 0;                           // of all codes, if the type has minima
+    int sub = 0;                                // the least scale of a sub-block, if the type has them
+    int64_t scale_rows = 1, scale_columns = 0;  // of the tensor, that share a scale
+  };
+  Codes codes = {};
 };
 
 // A weight as a file stores it: n rows of k elements, each row_bytes(dtype, k) long, back to back.
@@ -85,8 +96,8 @@ struct RawMatrix {
   const float* mins = nullptr;  // null: none
   // With a row_map: how many rows the file has, where that is more than n.
   int64_t file_rows = 0;
-  // Instead of data, where Backend::makes() the type: the backend makes the elements itself. A row_map says which row r
-  // of the random elements a row is.
+  // Instead of data: the backend makes the elements itself, codes always and others where Backend::makes() the type. A
+  // row_map says which row r of the random elements a row is.
   std::optional<RandomElements> random = {};
 };
 

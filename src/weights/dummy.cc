@@ -95,8 +95,13 @@ void store(DType type, std::span<const float> values, std::byte* dst) {
 
 void fill_dummy(uint64_t seed, std::string_view name, std::span<const int64_t> shape, int64_t begin,
                 std::span<float> values) {
-  const uint64_t key = key_of(seed, name);
   const Spread spread = spread_of(name, shape);
+  fill_random({.key = key_of(seed, name), .base = spread.base, .scale = spread.scale}, begin, values);
+}
+
+void fill_random(const RandomElements& random, int64_t begin, std::span<float> values) {
+  const uint64_t key = random.key;
+  const Spread spread{random.base, random.scale};
   const auto one_by_one = [&](size_t from, size_t to) {
     for (size_t i = from; i < to; ++i) {
       const uint64_t index = static_cast<uint64_t>(begin) + i;

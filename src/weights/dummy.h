@@ -25,6 +25,10 @@ namespace quire::weights {
 void fill_dummy(uint64_t seed, std::string_view name, std::span<const int64_t> shape, int64_t begin,
                 std::span<float> values);
 
+// The same for a recipe that a source gave (WeightSource::random): elements `begin` and so on of its tensor, not
+// rounded to the type that it is stored in.
+void fill_random(const RandomElements& random, int64_t begin, std::span<float> values);
+
 // A source that creates any tensor by name and shape when it is first asked for, on all cores, and keeps it until it is
 // released. Any thread may call it; the values depend only on seed, name, shape and type.
 class DummySource final : public WeightSource {

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdlib>
@@ -15,6 +16,7 @@
 #include "base/half.h"
 #include "base/json.h"
 #include "base/philox.h"
+#include "weights/dummy_form.h"
 #include "weights/test_files.h"
 
 namespace quire::weights {
@@ -172,6 +174,85 @@ TEST(Dummy, ServesManyThreadsAtOnce) {
   for (std::thread& thread : threads) thread.join();
   for (const std::string& b : bytes) EXPECT_EQ(b, bytes[0]);
   EXPECT_EQ(source.names().size(), 5u);
+}
+
+QuantScheme scheme_of_dummies(const std::string& quantization_config) {
+  const auto json = json::parse("{\"quantization_config\": " + quantization_config + "}");
+  return parse_quantisation(*json).value();
+}
+
+TEST(DummyForm, IsWhatALoaderMakesOfTheFormat) {
+  const auto form = [](const std::string& config, int64_t k, const char* module = "model.layers.0.mlp.up_proj") {
+    return dummy_form(scheme_of_dummies(config), module, 64, k);
+  };
+  const std::string awq = R"({"quant_method": "awq", "group_size": 64, "modules_to_not_convert": ["visual"]})";
+  EXPECT_EQ(form(awq, 256)->type, DType::kG4);
+  EXPECT_EQ(form(awq, 256)->group, 64);
+  EXPECT_EQ(form(awq, 32)->group, 32) << "a row that is shorter than a group";
+  EXPECT_EQ(form(awq, 96)->type, DType::kF32) << "the last group has fewer inputs";
+  EXPECT_FALSE(form(awq, 256, "visual.blocks.0.qkv").has_value());
+  const std::string gptq = R"({"quant_method": "gptq", "bits": 8, "group_size": -1, "desc_act": true})";
+  EXPECT_EQ(form(gptq, 96)->type, DType::kG8);
+  EXPECT_EQ(form(gptq, 96)->group, 96);
+  EXPECT_FALSE(form(gptq, 96)->reordered) << "one group has no order";
+  EXPECT_TRUE(form(R"({"quant_method": "gptq", "bits": 2, "group_size": 32, "desc_act": true})", 96)->reordered);
+  const std::string fp8 = R"({"quant_method": "fp8", "weight_block_size": [128, 128]})";
+  EXPECT_EQ(form(fp8, 256)->group, 128);
+  EXPECT_EQ(form(fp8, 192)->group, 64) << "192 is no multiple of 128";
+  EXPECT_EQ(form(fp8, 40)->group, 0);
+  EXPECT_EQ(form(fp8, 40)->type, DType::kGF8);
+  EXPECT_EQ(form(R"({"quant_method": "fp8"})", 256)->scale_rows, 64) << "of the whole matrix";
+  const std::string mixed = R"({"quant_method": "compressed-tensors", "config_groups": {
+      "a": {"targets": ["re:.*up_proj$"], "weights": {"num_bits": 4, "type": "int", "group_size": 32}},
+      "b": {"targets": ["re:.*down_proj$"], "weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}}})";
+  EXPECT_EQ(form(mixed, 64)->type, DType::kG4);
+  EXPECT_EQ(form(mixed, 64, "model.layers.0.mlp.down_proj")->type, DType::kGF8);
+  EXPECT_FALSE(form(mixed, 64, "model.layers.0.mlp.gate_proj").has_value());
+}
+
+TEST(DummyForm, OfAFlagIsOneOfGgufsTypesOrAMethod) {
+  const auto type = [](const char* flag, int64_t k) {
+    const auto form = dummy_form(parse_quantization_flag(flag).value(), "m", 64, k);
+    return form ? std::string(name(form->type)) : "none";
+  };
+  EXPECT_EQ(type("q4_k", 512), "Q4_K");
+  EXPECT_EQ(type("Q4_K", 96), "Q5_0");
+  EXPECT_EQ(type("q2_k", 96), "IQ4_NL");
+  EXPECT_EQ(type("q5_k", 96), "Q5_1");
+  EXPECT_EQ(type("q6_k", 96), "Q8_0");
+  EXPECT_EQ(type("q6_k", 40), "none");
+  EXPECT_EQ(type("awq", 256), "G4");
+  EXPECT_EQ(type("gptq", 256), "G4");
+  EXPECT_EQ(type("fp8_per_block", 256), "GF8");
+  EXPECT_EQ(type("int8_per_channel_weight_only", 96), "G8");
+  for (const char* flag : {"", "f16", "bf16", "i8", "g4", "marlin", "q4_k_m", "bitsandbytes"}) {
+    const auto refused = parse_quantization_flag(flag);
+    ASSERT_FALSE(refused.ok()) << flag;
+    EXPECT_THAT(refused.error().message, HasSubstr("choose one of q8_0, q4_0,"));
+    EXPECT_THAT(refused.error().message, HasSubstr("fp8_per_block or int8_per_channel_weight_only"));
+  }
+}
+
+TEST(DummyForm, RefusesSettingsThatNoWeightsHave) {
+  for (const char* weights : {R"({"num_bits": 16, "type": "int"})", R"({"num_bits": 4, "type": "float"})", "{}",
+                              R"({"num_bits": "4", "type": "int"})", R"({"num_bits": -1, "type": "int"})",
+                              R"({"num_bits": 4, "type": "int", "strategy": "group", "group_size": 0})"}) {
+    const QuantScheme scheme = scheme_of_dummies(
+        R"({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"targets": ["Linear"], "weights": )" +
+        std::string(weights) + "}}}");
+    const Status checked = check_dummy_scheme(scheme);
+    ASSERT_FALSE(checked.ok()) << weights;
+    EXPECT_THAT(checked.error().message, HasSubstr("num_bits"));
+  }
+}
+
+TEST(DummyForm, HasAnOrderOfAllColumns) {
+  std::vector<int32_t> order = dummy_order(7, 100);
+  EXPECT_EQ(order, dummy_order(7, 100));
+  EXPECT_NE(order, dummy_order(8, 100));
+  EXPECT_FALSE(std::ranges::is_sorted(order));
+  std::ranges::sort(order);
+  for (int32_t i = 0; i < 100; ++i) EXPECT_EQ(order[static_cast<size_t>(i)], i);
 }
 
 }  // namespace

@@ -106,6 +106,7 @@ Result<QuantScheme> parse_awq(const json::Value& config, const std::string& wher
   out.bits = 4;
   QUIRE_ASSIGN(out.group, read_group(config, where, 0));
   QUIRE_TRY(read_modules(config, "modules_to_not_convert", where, out.ignored));
+  out.stored.push_back({.all = true, .group = out.group});
   return out;
 }
 
@@ -129,6 +130,11 @@ Result<QuantScheme> parse_gptq(const json::Value& config, const std::string& whe
   out.bits = differ ? 0 : static_cast<int>(*bits);
   out.group = differ ? 0 : group;
   out.zeros_minus_one = *format == "gptq";
+  const json::Value* act_order = config.find("desc_act");
+  out.stored.push_back({.all = true,
+                        .bits = static_cast<int>(*bits),
+                        .group = group,
+                        .act_order = act_order != nullptr && act_order->is_bool() && act_order->as_bool()});
   QUIRE_TRY(read_modules(config, "modules_to_not_convert", where, out.ignored));
   return out;
 }
@@ -164,6 +170,7 @@ Result<QuantScheme> parse_fp8(const json::Value& config, const std::string& meth
   QUIRE_TRY(read_block(config, "weight_block_size", where, out));
   QUIRE_TRY(read_modules(config, "modules_to_not_convert", where, out.ignored));
   QUIRE_TRY(read_modules(config, "ignored_layers", where, out.ignored));
+  out.stored.push_back({.all = true, .bits = 8, .fp8 = true, .scale_rows = method == "fbgemm_fp8" ? 1 : 0});
   return out;
 }
 
@@ -178,6 +185,37 @@ Status check_format(const json::Value& config, const std::string& where) {
   return in_field(where + ".format", in_quotes(*format) +
                                          " is an unsupported format; quire reads pack-quantized, int-quantized, "
                                          "float-quantized and naive-quantized");
+}
+
+// The settings of one group of modules. What they should be is checked when random weights are made: the tensors of a
+// file show it.
+QuantScheme::Stored compressed_group(const json::Value& group, const json::Value& weights) {
+  QuantScheme::Stored out;
+  const auto number = [&](const char* name, int64_t fallback) {
+    const json::Value* found = weights.find(name);
+    return found != nullptr && found->is_int() ? found->as_int() : fallback;
+  };
+  const auto is = [&](const char* name, std::string_view value) {
+    const json::Value* found = weights.find(name);
+    return found != nullptr && found->is_string() && found->as_string() == value;
+  };
+  out.bits = static_cast<int>(std::clamp<int64_t>(number("num_bits", 0), 0, 64));
+  out.fp8 = is("type", "float") && out.bits == 8;
+  if (is("type", "float") && !out.fp8) out.bits = 0;
+  const bool grouped = is("strategy", "group") || weights.find("strategy") == nullptr;
+  out.group = grouped ? number("group_size", -1) : -1;
+  if (out.group == 0 || out.group > kMaxGroup) out.bits = 0;
+  out.scale_rows = is("strategy", "tensor") ? 0 : 1;
+  out.act_order = is("actorder", "group");
+  const json::Value* targets = group.find("targets");
+  out.all = targets == nullptr || !targets->is_array();
+  if (out.all) return out;
+  for (const json::Value& target : targets->as_array()) {
+    if (!target.is_string()) continue;
+    if (target.as_string() == "Linear") out.all = true;
+    (void)out.targets.add(target.as_string());
+  }
+  return out;
 }
 
 Result<QuantScheme> parse_compressed(const json::Value& config, const std::string& where) {
@@ -200,6 +238,7 @@ Result<QuantScheme> parse_compressed(const json::Value& config, const std::strin
       const json::Value* weights = group.find("weights");
       if (weights != nullptr && weights->is_object()) {
         QUIRE_TRY(read_block(*weights, "block_structure", here + ".weights", out));
+        out.stored.push_back(compressed_group(group, *weights));
       }
     }
   }
@@ -335,6 +374,45 @@ Result<QuantScheme> parse_quantisation(const json::Value& config) {
   return in_field(where + ".quant_method",
                   in_quotes(*method) + " is an unsupported method; quire reads awq, gptq, fp8, fbgemm_fp8, modelopt " +
                       "(FP8), compressed-tensors, mxfp4 and MLX's quantization");
+}
+
+Result<QuantScheme> parse_quantization_flag(std::string_view flag) {
+  const std::string wanted = ascii_lower(flag);
+  QuantScheme out;
+  std::string choices;
+  for (const DTypeInfo& type : kGgufDTypes) {
+    if (!is_quantised(type.type)) continue;
+    out.method = QuantMethod::kGguf;
+    out.gguf_type = type.type;
+    if (wanted == ascii_lower(type.name)) return out;
+    choices += ascii_lower(type.name) + ", ";
+  }
+  struct Method {
+    const char* name;
+    const char* config;  // quantization_config
+  };
+  constexpr const char* kPerTensor = R"({"quant_method": "fp8"})";
+  constexpr Method kMethods[] = {
+      {"awq", R"({"quant_method": "awq", "bits": 4, "group_size": 128})"},
+      {"gptq", R"({"quant_method": "gptq", "bits": 4, "group_size": 128})"},
+      {"fp8", kPerTensor},
+      {"fp8_per_tensor", kPerTensor},
+      {"fp8_per_channel", R"({"quant_method": "compressed-tensors", "ignore": ["lm_head"], "config_groups": {"group_0":
+        {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}}})"},
+      {"fp8_per_block", R"({"quant_method": "fp8", "weight_block_size": [128, 128]})"},
+      {"int8_per_channel_weight_only", R"({"quant_method": "compressed-tensors", "ignore": ["lm_head"], "config_groups":
+        {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "strategy": "channel"}}}})"},
+  };
+  for (const Method& method : kMethods) {
+    if (wanted == method.name) {
+      json::Value config = json::parse("{}").value();
+      config.set("quantization_config", json::parse(method.config).value());
+      return parse_quantisation(config);
+    }
+    choices += method.name;
+    choices += &method == std::end(kMethods) - 1 ? "" : &method == std::end(kMethods) - 2 ? " or " : ", ";
+  }
+  return invalid_argument({"--quantization is ", in_quotes(flag), "; choose one of ", choices});
 }
 
 bool is_activation_scale(std::string_view tensor) {

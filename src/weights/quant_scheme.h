@@ -22,6 +22,7 @@ enum class QuantMethod : uint8_t {
   kFp8,         // "fp8", "fbgemm_fp8", "modelopt" with FP8
   kCompressed,  // "compressed-tensors"
   kMxfp4,       // "mxfp4": GPT-OSS
+  kGguf,        // random weights in a type of GGUF's (--quantization)
 };
 
 // A list of modules as configs write it: names, prefixes of names, endings of names, "*" for any text, and regular
@@ -56,6 +57,19 @@ struct QuantScheme {
   };
   std::vector<Override> overrides;  // MLX
   ModuleList ignored;
+  // What the tensors of a file show, and random weights have from here: the settings of these modules. The first entry
+  // that has a module is its own; without an entry, it is not quantised.
+  struct Stored {
+    ModuleList targets = {};
+    bool all = false;  // modules
+    int bits = 4;
+    int64_t group = 0;       // as above; 0: 128
+    bool fp8 = false;        // E4M3
+    int64_t scale_rows = 1;  // fp8 without blocks: rows that share a scale; 0: all
+    bool act_order = false;
+  };
+  std::vector<Stored> stored;     // AWQ, GPTQ, FP8 and compressed-tensors
+  DType gguf_type = DType::kF32;  // kGguf
 
   // Whether the linear (or embedding) of that name is quantised: the config does not exclude it, and its tensors exist.
   // The name is like "model.layers.0.self_attn.q_proj", without ".weight".
@@ -65,6 +79,10 @@ struct QuantScheme {
 // Reads quantization_config (or MLX's quantization) of a whole config.json; the method is kNone if it has neither. An
 // Error names the field with an unsupported value.
 Result<QuantScheme> parse_quantisation(const json::Value& config);
+
+// What --quantization asks of random weights: a type of GGUF's ("q4_k") or a method with its usual settings ("awq"). An
+// Error lists the choices.
+Result<QuantScheme> parse_quantization_flag(std::string_view flag);
 
 // Scales of activations and KV caches that some checkpoints have beside the weights. They are not needed: quire
 // quantises activations by their own values.

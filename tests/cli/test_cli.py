@@ -593,6 +593,15 @@ def test_dummy_weights_need_only_a_config(quire):
     one_sentence(quire("run", "hello", "--load-format", "dummy"), 2, "--load-format dummy", "config.json")
 
 
+def test_dummy_weights_have_the_type_that_quantization_names(quire):
+    flags = ("run", "endless.json", "[1, 2, 3]", "--load-format", "dummy", "--prompt-token-ids", *GREEDY)
+    outs = {kind: ids_of(quire.json(*flags, "--quantization", kind)) for kind in ("q8_0", "awq", "fp8_per_block")}
+    assert all(len(out[0]) == 8 for out in outs.values())
+    assert outs["q8_0"] == ids_of(quire.json(*flags, "--quantization", "Q8_0"))
+    one_sentence(quire(*flags, "--quantization", "q4_k_m"), 2, "--quantization is 'q4_k_m'", "q4_k,")
+    one_sentence(quire("run", "endless", "hello", "--quantization", "awq"), 2, "--quantization is 'awq'", "--load-format dummy")
+
+
 def test_dummy_weights_too_large_for_the_memory_are_refused(quire):
     config = json.loads((quire.folder / "endless.json").read_text())
     huge = config | {"hidden_size": 1 << 16, "num_attention_heads": 256, "num_key_value_heads": 8, "intermediate_size": 1 << 18,

@@ -14,8 +14,10 @@ namespace {
 
 using model::DecoderModel;
 
-std::unique_ptr<model::Model> load_dummy(const std::string& golden, const std::string& overrides, Backend& backend) {
+std::unique_ptr<model::Model> load_dummy(const std::string& golden, const std::string& overrides, Backend& backend,
+                                         const std::string& quantization = "") {
   model::LoadOptions load;
+  load.quantization = quantization;
   load.dtype = "bfloat16";
   load.dummy = true;
   load.hf_overrides = overrides;
@@ -52,19 +54,39 @@ std::vector<std::string> matrices_of(const model::Model& loaded) {
   return out;
 }
 
+void expect_same_matrices(const std::string& golden, const std::string& overrides, const std::string& quantization) {
+  const auto host = emulator_that_makes("host"), device = emulator_that_makes("device");
+  ASSERT_FALSE(host->makes(DType::kBF16));
+  const auto copied = load_dummy(golden, overrides, *host, quantization),
+             made = load_dummy(golden, overrides, *device, quantization);
+  const std::vector<std::string> expected = matrices_of(*copied), got = matrices_of(*made);
+  ASSERT_EQ(got.size(), expected.size()) << golden;
+  EXPECT_GE(got.size(), 10u) << golden;
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_TRUE(got[i] == expected[i]) << golden << " " << overrides << quantization << ", matrix " << i;
+  }
+}
+
 // Separate, fused and transposed experts, latent attention, recurrences, and tables beside the embedding.
 TEST(DummyLoad, WhatTheDeviceMakesIsWhatTheHostMakes) {
   const std::string mxfp4 = R"({"quantization_config": {"quant_method": "mxfp4"}})";
   for (const auto& [golden, overrides] : std::vector<std::pair<std::string, std::string>>{
            {"qwen3-moe", ""}, {"mixtral", ""}, {"gpt-oss", ""}, {"gpt-oss", mxfp4}, {"deepseek-v2", ""}, {"qwen3.5-moe", ""},
            {"nemotron-h", ""}, {"gemma4", ""}}) {
-    const auto host = emulator_that_makes("host"), device = emulator_that_makes("device");
-    ASSERT_FALSE(host->makes(DType::kBF16));
-    const auto copied = load_dummy(golden, overrides, *host), made = load_dummy(golden, overrides, *device);
-    const std::vector<std::string> expected = matrices_of(*copied), got = matrices_of(*made);
-    ASSERT_EQ(got.size(), expected.size()) << golden;
-    EXPECT_GT(got.size(), 10u) << golden;
-    for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(got[i] == expected[i]) << golden << ", matrix " << i;
+    expect_same_matrices(golden, overrides, "");
+  }
+}
+
+// Groups that fit and groups that do not, fp8 that is kept and that is expanded, experts of their own and in stacks.
+TEST(DummyLoad, QuantisedWeightsOfTheDeviceAreThoseOfTheHost) {
+  for (const char* quantization : {"q4_k", "q2_k", "awq", "fp8_per_block"}) {
+    expect_same_matrices("qwen3", R"({"hidden_size": 256, "intermediate_size": 512})", quantization);
+    expect_same_matrices("qwen3-moe", "", quantization);
+    expect_same_matrices("qwen3.5-moe", "", quantization);
+  }
+  for (const char* golden : {"deepseek-v2", "nemotron-h", "gpt-oss", "gemma4"}) {
+    expect_same_matrices(golden, "", "q8_0");
+    expect_same_matrices(golden, "", "fp8_per_channel");
   }
 }
 

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "backend/random_rows.h"
 #include "backend/raw_matrix.h"
 #include "base/half.h"
 #include "base/math.h"
@@ -183,8 +184,9 @@ void put_group_row(const PackedView& w, uint8_t* panel, int column, const Source
 
 void pack_panel(std::span<const RawMatrix> parts, const PackedView& w, uint8_t* panel, int64_t p) {
   UnpackedBlock u = {};
+  RandomRow made;
   for (int c = 0; c < kPanel && p * kPanel + c < w.n; ++c) {
-    const SourceRow source = source_row(parts, p * kPanel + c);
+    const SourceRow source = source_row(parts, p * kPanel + c, made);
     const std::byte* row = source.data;
     if (source.scales != nullptr) {
       put_group_row(w, panel, c, source, parts[0].group);
@@ -202,10 +204,9 @@ void pack_panel(std::span<const RawMatrix> parts, const PackedView& w, uint8_t* 
       }
       continue;
     }
-    const DTypeInfo& type = info(w.dtype);
     float most = 0;
-    for (int64_t b = 0; b < w.k / type.block_elems; ++b) {
-      unpack_block(w.dtype, reinterpret_cast<const uint8_t*>(row) + b * type.block_bytes, u);
+    for (int64_t b = 0; b < w.k / info(w.dtype).block_elems; ++b) {
+      source.block(w.dtype, b, u);
       put_block(w, panel, b, c, u);
       if (w.packing == Packing::kFixed) raise_bound(most, fixed_bound(quant_format(w.dtype), u));
     }

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random weights that the device makes have the bits of those that the host makes and packs, in every type and order.
 #include "weights/dummy.h"
+
+#include <numeric>
+
 #include "backend/gpu/recording_device.h"
 #include "backend/gpu/test_device.h"
+#include "weights/dummy_form.h"
 #include "weights/quant.h"
 
 namespace quire::gpu {
@@ -101,21 +105,109 @@ TEST(GpuDummy, TheCounterGoesOnPast32Bits) {
               DType::kF32);
 }
 
-TEST(GpuDummy, Mxfp4HasTheBitsOfTheHost) {
-  const DummyPart rows{.shape = {40, 352}, .n = 40, .k = 352, .row_step = 352};
-  const int64_t n = 52, k = 96;  // gate and up are every other column, and end within a panel
-  const auto column = [&](int64_t part) {
-    return DummyPart{.name = "gate_up_proj",
-                     .shape = {3, k, n},
-                     .n = n / 2,
-                     .k = k,
-                     .first = 2 * k * n + part,
-                     .row_step = 2,
-                     .column_step = n};
-  };
-  for (const DType stored : kTypes) {
-    expect_same({rows}, stored, DType::kMXFP4);
-    expect_same({column(0), column(1)}, stored, DType::kMXFP4);
+// Every type that a config or --quantization may ask for.
+std::vector<std::string> quantised_types() {
+  std::vector<std::string> out = {"awq", "fp8", "fp8_per_channel", "fp8_per_block", "int8_per_channel_weight_only"};
+  for (const DTypeInfo& type : kGgufDTypes) {
+    if (is_quantised(type.type)) out.emplace_back(type.name);
+  }
+  return out;
+}
+
+// Rows of a random tensor of `file_rows` rows in such a type, from `first` on.
+RawMatrix random_codes(const std::string& type, int64_t n, int64_t k, int64_t first = 0, int64_t file_rows = 0) {
+  const std::vector<int64_t> shape = {std::max(n, file_rows), k};
+  const auto form =
+      weights::dummy_form(weights::parse_quantization_flag(type).value(), "w", std::max(n, file_rows), k).value();
+  RandomElements random = weights::DummySource(kSeed, DType::kF32).random("w" + std::to_string(n), shape).value();
+  weights::set_codes(form, k, random);
+  random.first = first * k;
+  random.row_step = k;
+  random.rows = n;
+  RawMatrix out{form.type, n, k};
+  out.group = form.group;
+  out.file_rows = file_rows;
+  out.random = random;
+  return out;
+}
+
+TestDevice& device_of_host_codes() {
+  static TestDevice* device = [] {
+    setenv("QUIRE_GPU_DUMMY", "host", 1);
+    auto* out = new TestDevice(0);
+    unsetenv("QUIRE_GPU_DUMMY");
+    return out;
+  }();
+  return *device;
+}
+
+TEST(GpuDummy, CodesHaveTheBitsOfTheHost) {
+  const std::vector<int32_t> map = {39, 0, 7, 7, 38, 1, 2, 12, 30};
+  for (const std::string& type : quantised_types()) {
+    std::vector<RawMatrix> parts = {random_codes(type, 21, 512), random_codes(type, 9, 512, 0, 40),
+                                    random_codes(type, 18, 512, 54)};
+    parts[1].row_map = map;
+    const std::vector<uint8_t> expected = packed_bytes(device_of_host_codes(), parts);
+    for (const int which : {0, 1}) {
+      EXPECT_TRUE(packed_bytes(test_device(which), parts) == expected) << type << ", device " << which;
+    }
+  }
+}
+
+TEST(GpuDummy, CodesOfRowsDoNotDependOnWhichRowsAreTaken) {
+  const std::vector<int32_t> map = {16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31};
+  for (const std::string& type : quantised_types()) {
+    RawMatrix whole = random_codes(type, 32, 768), some = whole;
+    some.n = some.random->rows = 16;
+    some.file_rows = 32;
+    some.row_map = map;
+    const std::vector<uint8_t> all = packed_bytes(test_device(), {whole}), half = packed_bytes(test_device(), {some});
+    EXPECT_TRUE(std::equal(half.begin(), half.end(), all.begin() + static_cast<ptrdiff_t>(half.size()), all.end()))
+        << type;
+  }
+}
+
+// The rows of a matrix as floats.
+std::vector<float> floats_on_device(const RawMatrix& raw) {
+  TestDevice& device = test_device();
+  const auto table = device.ops().pack({&raw, 1}, {.quantise_activations = false}).value();
+  std::vector<int32_t> tokens(static_cast<size_t>(raw.n));
+  std::iota(tokens.begin(), tokens.end(), 0);
+  const Tensor out = device.room(raw.n, raw.k, DType::kF32);
+  device.ops().embedding({table.get(), {device.put(tokens), tokens.size()}, 1.0f, out});
+  const std::vector<uint8_t> bytes = device.rows_of(out);
+  device.clear();
+  std::vector<float> values(static_cast<size_t>(raw.n * raw.k));
+  EXPECT_EQ(bytes.size(), values.size() * sizeof(float));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+std::vector<float> floats_on_cpu(RawMatrix raw) {
+  if (raw.dtype == DType::kGF8) raw.dtype = DType::kF32, raw.group = 0;  // expanded
+  const auto cpu = make_cpu_backend({.threads = 1, .isa = ""}).value();
+  const auto table = cpu->pack({&raw, 1}, {.quantise_activations = false}).value();
+  std::vector<int32_t> tokens(static_cast<size_t>(raw.n));
+  std::iota(tokens.begin(), tokens.end(), 0);
+  std::vector<float> values(static_cast<size_t>(raw.n * raw.k));
+  cpu->embedding({table.get(), tokens, 1.0f, {values.data(), DType::kF32, raw.n, raw.k, raw.k}});
+  return values;
+}
+
+TEST(GpuDummy, ValuesOfCodesAreThoseOfTheCpuWithTheSpreadOfPlainWeights) {
+  constexpr int64_t kRows = 150, kColumns = 768;
+  for (const std::string& type : quantised_types()) {
+    const RawMatrix raw = random_codes(type, kRows, kColumns);
+    const std::vector<float> values = floats_on_device(raw), expected = floats_on_cpu(raw);
+    EXPECT_EQ(std::memcmp(values.data(), expected.data(), values.size() * sizeof(float)), 0) << type;
+    double sum = 0, squares = 0;
+    for (const float v : expected) sum += v, squares += static_cast<double>(v) * v;
+    const auto count = static_cast<double>(expected.size());
+    const double spread = std::sqrt(squares / count), wanted = 1 / std::sqrt(static_cast<double>(kColumns));
+    // MXFP4 has scales that are powers of two, and fp8 of blocks and matrices only a few of them.
+    const double within = raw.dtype == DType::kMXFP4 ? 1.42 : type == "fp8" || type == "fp8_per_block" ? 1.3 : 1.03;
+    EXPECT_LT(spread, wanted * within) << type;
+    EXPECT_GT(spread, wanted / within) << type;
+    EXPECT_LT(std::fabs(sum / count), 0.03 * wanted) << type;
   }
 }
 

@@ -161,6 +161,8 @@ class GpuBackend final : public Backend {
   Status upload_quantised(std::span<const RawMatrix> parts, const WeightParams& w, char* to,
                           const PackOptions& options);
   void make_random(std::span<const RawMatrix> parts, const GpuMatrix& weight);
+  void make_random_codes(std::span<const RawMatrix> parts, const GpuMatrix& weight);
+  const void* put_row_map(const RawMatrix& part);
   Status place_weight(const PackOptions::Stack& stack, GpuMatrix& weight);
 
   void begin_step(bool beside);

@@ -35,7 +35,7 @@
   X(GatedRmsNorm, "gated_rms_norm_#", kAnyType, NormParams)                    \
   X(AddNorm, "add_norm_#", k16Bits, AddNormParams)                             \
   X(FillDummy, "fill_dummy_#", kAnyType, DummyParams)                          \
-  X(FillDummyFp4, "fill_dummy_fp4", kNoType, DummyParams)                      \
+  X(FillDummyCodes, "fill_dummy_codes", kNoType, DummyCodesParams)             \
   X(Embedding, "embedding_#", kAnyType, EmbeddingParams)                       \
   X(ExpandPanels, "expand_panels_#", k16Bits, EmbeddingParams)                 \
   X(LinearF32, "linear_#_any", kF32Only, LinearParams)                         \

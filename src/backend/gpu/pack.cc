@@ -8,7 +8,9 @@
 #include "backend/gpu/grid_math.h"
 #include "backend/gpu/linear_policy.h"
 #include "backend/gpu/weight_layout.h"
+#include "backend/random_rows.h"
 #include "backend/raw_matrix.h"
+#include "base/math.h"
 #include "base/parallel.h"
 #include "kernels/params/dummy.h"
 
@@ -26,7 +28,7 @@ void pack_panels(std::span<const RawMatrix> parts, const WeightParams& w, int64_
   });
 }
 
-// Rows are uploaded in place, or copied one by one where they are reordered or padded.
+// Rows are uploaded in place, or copied one by one where they are reordered, padded or made.
 void upload_plain(Device& device, std::span<const RawMatrix> parts, const WeightParams& w, char* to,
                   const PackOptions& options) {
   const int64_t row_size = row_bytes(parts[0].dtype, w.k);
@@ -36,13 +38,18 @@ void upload_plain(Device& device, std::span<const RawMatrix> parts, const Weight
   for (const RawMatrix& part : parts) {
     for (int64_t first = 0; first < part.n; first += slab) {
       const int64_t count = std::min(slab, part.n - first);
-      const std::byte* from = part.data + first * row_size;
-      if (!part.row_map.empty() || row_size != w.stride) {
+      const bool copied = !part.row_map.empty() || row_size != w.stride || part.random;
+      const std::byte* from = copied ? nullptr : part.data + first * row_size;
+      if (copied) {
         memory.resize(static_cast<size_t>(slab * w.stride));
-        for (int64_t i = 0; i < count; ++i) {
-          std::memcpy(memory.data() + i * w.stride, source_row(parts, part_first + first + i).data,
-                      static_cast<size_t>(row_size));
-        }
+        constexpr int64_t kRows = 64;  // worth a thread
+        parallel_blocks(count, kRows, [&](int64_t begin, int64_t end) {
+          RandomRow made;
+          for (int64_t i = begin; i < end; ++i) {
+            std::memcpy(memory.data() + i * w.stride, source_row(parts, part_first + first + i, made).data,
+                        static_cast<size_t>(row_size));
+          }
+        });
         from = memory.data();
       }
       device.upload(to + (part_first + first) * w.stride, from, static_cast<size_t>(count * w.stride));
@@ -97,25 +104,30 @@ Status GpuBackend::place_weight(const PackOptions::Stack& stack, GpuMatrix& weig
 }
 
 bool GpuBackend::makes(DType type) const {
-  return makes_random_ && (!is_quantised(type) || type == DType::kMXFP4);
+  return makes_random_ && !is_quantised(type);
 }
 
-// Random weights are made where they are used. Nothing waits: a row map passes through scratch memory, whose uploads
-// and readers run in the order of the queue.
+// A row map passes through scratch memory, whose uploads and readers run in the order of the queue.
+const void* GpuBackend::put_row_map(const RawMatrix& part) {
+  if (part.row_map.empty()) return nullptr;
+  void* place = scratch_.products.grow(part.row_map.size_bytes());
+  device_->upload(place, part.row_map.data(), part.row_map.size_bytes());
+  return place;
+}
+
+// Random weights are made where they are used. Nothing waits.
 void GpuBackend::make_random(std::span<const RawMatrix> parts, const GpuMatrix& weight) {
   const WeightParams w = weight_params(weight);
   const DType type = weight.dtype();
-  const bool fp4 = type == DType::kMXFP4;
   int64_t first_row = 0;
   for (const RawMatrix& part : parts) {
     const RandomElements& random = *part.random;
-    QUIRE_CHECK((fp4 || !is_quantised(type)) && !is_quantised(random.stored) && random.rows > 0 &&
-                random.rows <= part.n);
+    QUIRE_CHECK(!is_quantised(type) && !is_quantised(random.stored) && random.rows > 0 && random.rows <= part.n);
     DummyParams p = {};
     p.first = random.first;
     p.row_step = random.row_step;
     p.column_step = random.column_step;
-    p.stride = fp4 ? w.stride : w.stride / info(type).block_bytes;
+    p.stride = w.stride / info(type).block_bytes;
     p.key_low = static_cast<uint32_t>(random.key);
     p.key_high = static_cast<uint32_t>(random.key >> 32);
     p.base = random.base;
@@ -123,24 +135,39 @@ void GpuBackend::make_random(std::span<const RawMatrix> parts, const GpuMatrix& 
     p.stored = random.stored == DType::kF32 ? 0 : random.stored == DType::kF16 ? 1 : 2;
     p.rows = static_cast<int>(random.rows);
     p.columns = w.k;
-    p.first_row = static_cast<int>(first_row);
     p.mapped = !part.row_map.empty();
-    p.head_at = w.head_at;
-    const void* map = nullptr;
-    if (p.mapped != 0) {
-      void* place = scratch_.products.grow(part.row_map.size_bytes());
-      device_->upload(place, part.row_map.data(), part.row_map.size_bytes());
-      map = place;
-    }
-    const auto rows = static_cast<uint32_t>(random.rows);
-    if (fp4) {
-      launch(KernelId::kFillDummyFp4, p, {weight.data, map},
-             {grid_div(rows, kPanelRows), grid_div(w.k, 32 * kDummyBlocks)}, kDummyThreads);
-    } else {
-      launch({KernelId::kFillDummy, type}, p, {static_cast<char*>(weight.data) + first_row * w.stride, map},
-             {rows, grid_div(w.k, kDummyColumns)}, kDummyThreads);
-    }
+    launch({KernelId::kFillDummy, type}, p, {static_cast<char*>(weight.data) + first_row * w.stride, put_row_map(part)},
+           {static_cast<uint32_t>(random.rows), grid_div(w.k, kDummyColumns)}, kDummyThreads);
     first_row += part.n;
+  }
+}
+
+void GpuBackend::make_random_codes(std::span<const RawMatrix> parts, const GpuMatrix& weight) {
+  DummyCodesParams p = {};
+  p.weight = weight_params(weight);
+  p.head_steps = head_of(p.weight).steps;
+  for (const RawMatrix& part : parts) {
+    const RandomElements& random = *part.random;
+    const RandomElements::Codes& codes = random.codes;
+    QUIRE_CHECK(random.rows == part.n && random.first % part.k == 0 && codes.scale_columns > 0);
+    p.first = random.first / part.k;
+    p.scale_rows = codes.scale_rows;
+    p.scales = ceil_div(part.k, codes.scale_columns);
+    p.key_low = static_cast<uint32_t>(random.key);
+    p.key_high = static_cast<uint32_t>(random.key >> 32);
+    p.scale_key_low = static_cast<uint32_t>(random.key ^ kRandomScales);
+    p.scale_key_high = static_cast<uint32_t>((random.key ^ kRandomScales) >> 32);
+    p.scale = random.scale;
+    p.middle = codes.middle;
+    p.scale_columns = static_cast<int>(codes.scale_columns);
+    p.bits = codes.bits;
+    p.fp8 = codes.fp8;
+    p.sub = codes.sub;
+    p.rows = static_cast<int>(part.n);
+    p.mapped = !part.row_map.empty();
+    launch(KernelId::kFillDummyCodes, p, {weight.data, put_row_map(part)},
+           {grid_div(part.n, kPanelRows), grid_div(part.k, 16 * kDummySteps)}, kDummyThreads);
+    p.first_row += p.rows;
   }
 }
 
@@ -155,8 +182,11 @@ Result<std::unique_ptr<PackedMatrix>> GpuBackend::pack(std::span<const RawMatrix
   const WeightParams w = weight_params(*packed);
   packed->bytes_ = static_cast<size_t>(weight_bytes(w));
   QUIRE_TRY(place_weight(options.stack, *packed));
-  if (parts[0].random) {
+  const bool codes = parts[0].random && parts[0].random->codes.bits > 0;
+  if (parts[0].random && !codes) {
     make_random(parts, *packed);
+  } else if (codes && makes_random_ && is_quantised(type)) {
+    make_random_codes(parts, *packed);
   } else if (is_quantised(type)) {
     QUIRE_TRY(upload_quantised(parts, w, static_cast<char*>(packed->data), options));
   } else {

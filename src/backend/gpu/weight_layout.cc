@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "backend/random_rows.h"
+
 namespace quire::gpu {
 namespace {
 
@@ -59,30 +61,6 @@ Format format_of(DType type) {
   QUIRE_CHECK(false, "no quantised type");
 }
 
-// Bytes of one row's head, and how many steps share it.
-struct Head {
-  int bytes;
-  int steps;
-};
-Head head_of(const WeightParams& w) {
-  switch (w.scheme) {
-    case kSchemeScale:
-      return {2, 2};
-    case kSchemeScaleMin:
-      return {4, 2};
-    case kSchemeExponent:
-      return {1, 2};
-    case kSchemeGroup:
-      return {8, w.group_steps};
-    case kSchemeE4M3:
-      return {4, w.group_steps};
-    case kSchemeSubScale:
-      return {2, 16};
-    default:
-      return {4, 16};
-  }
-}
-
 // Bytes of one row's subs in all of its steps.
 int64_t sub_bytes(const WeightParams& w, int64_t steps) {
   switch (w.scheme) {
@@ -126,7 +104,7 @@ void put_codes(const WeightParams& w, uint8_t* panel, int row, int64_t step, con
 
 // Scales of one file block, which begins at `step`.
 void put_scales(const WeightParams& w, uint8_t* panel, int row, int64_t step, const UnpackedBlock& u) {
-  const Head head = head_of(w);
+  const WeightHead head = head_of(w);
   uint8_t* to = panel + w.head_at + int64_t{at16(step / head.steps, row)} * head.bytes;
   if (w.scheme == kSchemeExponent) {
     *to = u.exponent;
@@ -173,6 +151,25 @@ void put_group_row(const WeightParams& w, uint8_t* panel, int row, DType type, c
 
 }  // namespace
 
+WeightHead head_of(const WeightParams& w) {
+  switch (w.scheme) {
+    case kSchemeScale:
+      return {2, 2};
+    case kSchemeScaleMin:
+      return {4, 2};
+    case kSchemeExponent:
+      return {1, 2};
+    case kSchemeGroup:
+      return {8, w.group_steps};
+    case kSchemeE4M3:
+      return {4, w.group_steps};
+    case kSchemeSubScale:
+      return {2, 16};
+    default:
+      return {4, 16};
+  }
+}
+
 WeightParams weight_params(const GpuMatrix& weight) {
   const DType type = weight.dtype();
   const int64_t n = weight.n(), k = weight.k(), group = weight.group;
@@ -198,7 +195,7 @@ WeightParams weight_params(const GpuMatrix& weight) {
     std::memcpy(w.values, f.table, sizeof w.values);
   }
   const int64_t steps = k / kStep;
-  const Head head = head_of(w);
+  const WeightHead head = head_of(w);
   const int64_t high_at = kPanelRows * steps * 2 * w.low_bits;
   const int64_t head_at = high_at + kPanelRows * steps * 2 * w.high_bits;
   const int64_t sub_at = head_at + kPanelRows * (steps / head.steps) * head.bytes;
@@ -218,15 +215,15 @@ void pack_panel(std::span<const RawMatrix> parts, const WeightParams& w, int64_t
   const DType type = parts[0].dtype;
   const DTypeInfo& block = info(type);
   UnpackedBlock u = {};
+  RandomRow made;
   for (int row = 0; row < kPanelRows && panel * kPanelRows + row < w.n; ++row) {
-    const SourceRow source = source_row(parts, panel * kPanelRows + row);
+    const SourceRow source = source_row(parts, panel * kPanelRows + row, made);
     if (is_grouped(type)) {
       put_group_row(w, to, row, type, source);
       continue;
     }
-    const auto* from = reinterpret_cast<const uint8_t*>(source.data);
-    for (int64_t k = 0; k < w.k; k += block.block_elems, from += block.block_bytes) {
-      unpack_block(type, from, u);
+    for (int64_t k = 0; k < w.k; k += block.block_elems) {
+      source.block(type, k / block.block_elems, u);
       for (int64_t i = 0; i < block.block_elems; i += kStep) put_codes(w, to, row, (k + i) / kStep, u.codes + i);
       put_scales(w, to, row, k / kStep, u);
     }

@@ -35,6 +35,12 @@ inline constexpr int64_t kPanelRows = 16;  // of a quantised weight
 
 // A weight as kernels see it.
 WeightParams weight_params(const GpuMatrix& weight);
+// Bytes of one row's head in a panel, and how many steps share it.
+struct WeightHead {
+  int bytes;
+  int steps;
+};
+WeightHead head_of(const WeightParams& w);
 // Its size in bytes.
 int64_t weight_bytes(const WeightParams& w);
 

@@ -73,16 +73,13 @@ Status make_transposed_experts(Loader& loader, const std::string& tensor, DType 
   return {};
 }
 
-// GPT-OSS: [experts, in, out], with gate and up interleaved. Random weights get the type that the config names.
+// GPT-OSS: [experts, in, out], with gate and up interleaved.
 Status load_transposed_experts(Loader& loader, int64_t index, MoeWeights& out) {
   const MoeConfig& c = loader.config().moe;
-  const ModelFiles& files = loader.files();
-  const bool fp4 =
-      files.source->is_dummy() && files.scheme.method == weights::QuantMethod::kMxfp4 && loader.dtype() != DType::kF32;
   const int64_t hidden = loader.config().hidden;
   const int64_t first = loader.share().first_expert(c.experts), count = loader.share().num_experts(c.experts);
   const auto load = [&](Part part, int64_t n, int64_t k, bool interleaved, ExpertMatrices& to) -> Status {
-    const DType made = fp4 && k % 32 == 0 ? DType::kMXFP4 : loader.narrowed(loader.dummy_dtype());
+    const DType made = loader.narrowed(loader.dummy_dtype());
     if (loader.makes(made))
       return make_transposed_experts(loader, loader.name(part, index), made, n, k, interleaved, to);
     QUIRE_ASSIGN(const weights::TensorRef* tensor, loader.require(loader.name(part, index), {c.experts, k, n}));
@@ -97,7 +94,7 @@ Status load_transposed_experts(Loader& loader, int64_t index, MoeWeights& out) {
           }
         }
       };
-      const DType type = fp4 && k % 32 == 0 ? DType::kMXFP4 : loader.narrowed(tensor->dtype);
+      const DType type = loader.narrowed(tensor->dtype);
       QUIRE_ASSIGN(Packed packed, loader.from_columns(n, k, type, read, Loader::next_of(to.matrices, count)));
       to.matrices.push_back(std::move(packed));
     }

@@ -8,6 +8,7 @@
 
 #include "base/half.h"
 #include "base/parallel.h"
+#include "weights/dummy.h"
 #include "weights/quant.h"
 
 namespace quire::model {
@@ -56,6 +57,31 @@ std::vector<float> cut(const std::vector<float>& values, int64_t columns, int64_
   return take_rows(values, columns, cut({"", std::ssize(values) / columns}, part, parts).map);
 }
 
+namespace {
+
+// What quantised folders leave as it is: tables, routers, and the part of latent attention that is expanded anyway.
+// MLX and GGUF quantise the embedding and the head, compressed-tensors the head if its config does not exclude it.
+std::set<std::string> plain_linears(const Loader& loader) {
+  using weights::QuantMethod;
+  const QuantMethod method = loader.files().scheme.method;
+  const Family& family = *loader.files().family;
+  std::set<std::string> out;
+  const auto add = [&](Part part, int64_t layer) {
+    if (family.has_name(part)) out.insert(loader.name(part, layer));
+  };
+  const bool tables = method == QuantMethod::kMlx || method == QuantMethod::kGguf;
+  if (!tables) add(Part::kEmbedding, 0);
+  if (!tables) add(Part::kPerLayerEmbedding, 0);
+  if (!tables && method != QuantMethod::kCompressed) add(Part::kHead, 0);
+  for (const Part part : {Part::kPositionEmbedding, Part::kTypeEmbedding}) add(part, 0);
+  for (int64_t i = 0; i < loader.config().layers; ++i) {
+    for (const Part part : {Part::kRouter, Part::kSharedExpertGate, Part::kKvB}) add(part, i);
+  }
+  return out;
+}
+
+}  // namespace
+
 Loader::Loader(const ModelFiles& files, const LoadOptions& options, std::optional<DType> dtype, Backend& backend,
                DecoderConfig own)
     : files_(files), options_(options), dtype_(dtype), backend_(backend), own_(std::move(own)) {
@@ -64,8 +90,10 @@ Loader::Loader(const ModelFiles& files, const LoadOptions& options, std::optiona
   total_ = files.source->is_dummy() ? 0 : files.source->total_bytes();
   if (const auto random = files.source->random("", {}); random.ok()) {  // dummy weights
     dummy_dtype_ = random->stored;
-    const double bytes = dummy_bytes(files.config, static_cast<double>(info(dummy_dtype_).block_bytes));
+    const double size = weights::dummy_element_bytes(files.scheme, static_cast<double>(info(dummy_dtype_).block_bytes));
+    const double bytes = dummy_bytes(files.config, size);
     total_ = static_cast<int64_t>(std::min(bytes, 0x1p62)) / own_.share.ranks;
+    plain_ = plain_linears(*this);
   }
   for (std::string& tensor : files.source->names()) names_.insert(std::move(tensor));
 }
@@ -172,7 +200,9 @@ bool Loader::Rows::can_join(const Rows& other) const {
   const auto ordered = [](const Rows& rows) {
     return rows.quantised != nullptr && !rows.quantised->column_order.empty();
   };
+  const auto codes = [](const Rows& rows) { return rows.raw.random ? rows.raw.random->codes.bits > 0 : false; };
   return raw.dtype == other.raw.dtype && raw.group == other.raw.group &&
+         raw.random.has_value() == other.raw.random.has_value() && codes(*this) == codes(other) &&
          (raw.mins == nullptr) == (other.raw.mins == nullptr) && !ordered(*this) && !ordered(other);
 }
 
@@ -182,8 +212,28 @@ bool Loader::keeps_fp8() const {
   return backend_.packs(DType::kGF8) && (dtype_ == DType::kF32) == (pack_.activation == DType::kF32);
 }
 
+bool Loader::is_quantised_linear(const std::string& prefix) const {
+  const weights::QuantScheme& scheme = files_.scheme;
+  if (!files_.source->is_dummy()) return !gguf() && scheme.applies_to(*files_.source, prefix);
+  // GPT-OSS has only its experts in MXFP4, and not with --dtype float32.
+  if (scheme.method == weights::QuantMethod::kMxfp4 &&
+      (dtype_ == DType::kF32 || prefix.find(".experts") == prefix.npos)) {
+    return false;
+  }
+  return scheme.method != weights::QuantMethod::kNone && plain_.count(prefix) == 0 && !scheme.ignored.contains(prefix);
+}
+
+std::optional<weights::DummyForm> Loader::dummy_form(const Slice& slice, int64_t k) const {
+  if (!files_.source->is_dummy() || !is_quantised_linear(slice.prefix)) return std::nullopt;
+  return weights::dummy_form(files_.scheme, slice.prefix, slice.all_rows(), k);
+}
+
 int64_t Loader::fp8_group(const Slice& slice, int64_t k) const {
   if (!keeps_fp8() || !is_quantised_linear(slice.prefix)) return 0;
+  if (files_.source->is_dummy()) {
+    const auto form = dummy_form(slice, k);
+    return form && form->type == DType::kGF8 ? form->group : 0;
+  }
   return weights::fp8_group(*files_.source, files_.scheme,
                             {.prefix = slice.prefix, .n = slice.all_rows(), .k = k, .expert = slice.expert});
 }
@@ -228,8 +278,51 @@ Result<Loader::Rows> Loader::made_rows(const std::string& tensor, const std::vec
   return out;
 }
 
+// As load_quantised() loads a file's: codes, or values of fp8, or floats where the groups do not fit.
+Result<Loader::Rows> Loader::made_codes(const Slice& slice, int64_t k, weights::DummyForm form, RowOptions options) {
+  QUIRE_TRY(check_cancelled());
+  if (form.reordered && !options.may_reorder) form = {};
+  if (form.type == DType::kGF8 && (!options.keep_fp8 || !keeps_fp8() || form.group == 0)) {
+    form.type = dtype_ == DType::kF32 ? DType::kF32 : DType::kBF16;
+    form.group = 0;
+  }
+  std::vector<int64_t> shape = {slice.all_rows(), k};
+  if (slice.expert >= 0) shape.insert(shape.begin(), slice.experts);
+  QUIRE_ASSIGN(RandomElements random, files_.source->random(slice.tensor(), shape));
+  random.first = std::max<int64_t>(slice.expert, 0) * slice.all_rows() * k;
+  random.row_step = k;
+  random.rows = slice.rows;
+  Rows out;
+  out.name = slice.tensor();
+  out.raw = {form.type, slice.rows, k};
+  out.raw.group = form.group;
+  count(form.type, slice.rows * row_bytes(form.type, k));
+  if (form.bits > 0) weights::set_codes(form, k, random);
+  random.stored = DType::kF32;
+  if (form.bits > 0 || makes(DType::kF32)) {
+    out.raw.random = random;
+    set_map(slice, out.raw, out.owned_map);
+  } else {
+    out.owned.resize(static_cast<size_t>(slice.rows * k) * sizeof(float));
+    parallel_blocks(slice.rows, rows_per_block(k), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const int64_t from = slice.map.empty() ? r : slice.map[static_cast<size_t>(r)];
+        auto* to = reinterpret_cast<float*>(out.owned.data()) + r * k;
+        weights::fill_random(random, random.first + from * k, {to, static_cast<size_t>(k)});
+      }
+    });
+    out.raw.data = out.owned.data();
+  }
+  if (form.reordered) {
+    out.quantised = std::make_unique<weights::LoadedMatrix>();
+    out.quantised->column_order = weights::dummy_order(random.key, k);
+  }
+  return out;
+}
+
 Result<Loader::Rows> Loader::rows(const Slice& slice, int64_t k, RowOptions options) {
-  if (is_quantised_linear(slice.prefix)) {
+  if (const auto form = dummy_form(slice, k)) return made_codes(slice, k, *form, options);
+  if (!files_.source->is_dummy() && is_quantised_linear(slice.prefix)) {
     Rows out;
     out.name = slice.prefix;
     QUIRE_ASSIGN(out.quantised, quantised(slice, k, options));

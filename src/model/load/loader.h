@@ -14,6 +14,7 @@
 #include "model/families/family.h"
 #include "model/layers/weights.h"
 #include "model/model.h"
+#include "weights/dummy_form.h"
 #include "weights/quantised.h"
 
 namespace quire::model {
@@ -82,10 +83,9 @@ class Loader {
   std::string name(Part part, int64_t layer, int64_t expert = 0) const;
   // Whether the file has a tensor of this name, in any type. A dummy checkpoint has none.
   bool has(const std::string& tensor) const { return names_.count(tensor) != 0; }
-  // Whether the scheme of a quantised Hugging Face folder stores this linear.
-  bool is_quantised_linear(const std::string& prefix) const {
-    return !gguf() && files_.scheme.applies_to(*files_.source, prefix);
-  }
+  // Whether the scheme of a quantised Hugging Face folder stores this linear. A dummy checkpoint has it as such folders
+  // usually do: no routers, and the embedding and the head only with some methods.
+  bool is_quantised_linear(const std::string& prefix) const;
 
   // A tensor as it is in the file; finished() must follow, when its bytes are no longer needed.
   Result<const weights::TensorRef*> require(const std::string& tensor, std::vector<int64_t> shape);
@@ -107,6 +107,11 @@ class Loader {
   // Tensors whose names begin so belong to other ranks.
   void leave(std::string prefix) { left_.insert(std::move(prefix)); }
 
+  struct RowOptions {
+    bool may_reorder = false;  // as in QuantRequest
+    bool keep_fp8 = true;      // where the backend packs it; false: fp8 becomes a plain type
+  };
+
   // Whether the backend makes random weights of this type itself (Backend::makes).
   bool makes(DType type) const { return files_.source->is_dummy() && backend_.makes(type); }
   // The type in which a dummy checkpoint has its tensors.
@@ -122,10 +127,6 @@ class Loader {
   Result<Rows> made_rows(const std::string& tensor, const std::vector<int64_t>& shape, const Made& made);
 
   // The steps of matrix() and linear(), for layers that need them one by one.
-  struct RowOptions {
-    bool may_reorder = false;  // as in QuantRequest
-    bool keep_fp8 = true;      // where the backend packs it; false: fp8 becomes a plain type
-  };
   Result<Rows> rows(const Slice& slice, int64_t k, RowOptions options);
   Result<Rows> rows(const Slice& slice, int64_t k) { return rows(slice, k, RowOptions()); }
   Result<std::unique_ptr<weights::LoadedMatrix>> quantised(const Slice& slice, int64_t k, RowOptions options);
@@ -157,6 +158,9 @@ class Loader {
   void release(std::span<const Rows> rows, std::span<const std::byte> bytes) const;
   void count(DType type, int64_t bytes);
   bool is_zero_bias(const std::string& tensor) const;
+  // A quantised linear of a dummy checkpoint: its form, and rows of it. No form: it is plain.
+  std::optional<weights::DummyForm> dummy_form(const Slice& slice, int64_t k) const;
+  Result<Rows> made_codes(const Slice& slice, int64_t k, weights::DummyForm form, RowOptions options);
   bool keeps_fp8() const;
 
   const ModelFiles& files_;
@@ -167,6 +171,7 @@ class Loader {
   DType dummy_dtype_ = DType::kF32;
   DecoderConfig own_;
   std::set<std::string> names_, used_, left_;
+  std::set<std::string> plain_;                // linears of a dummy checkpoint that are never quantised
   std::array<int64_t, kNumDTypes> by_type_{};  // bytes read
   int64_t done_ = 0;
   int64_t total_ = 0;

@@ -11,6 +11,7 @@
 #include "model/families/family.h"
 #include "model/model.h"
 #include "weights/dummy.h"
+#include "weights/dummy_form.h"
 #include "weights/quant.h"
 #include "weights/quantised.h"
 
@@ -268,6 +269,11 @@ Result<ModelFiles> open_model(const fs::path& path, const LoadOptions& options) 
     out.files.folder = file.parent_path();
     out.files.file = file;
     out.source = std::make_shared<weights::DummySource>(options.seed, dtype.value_or(out.config.dtype));
+    if (!options.quantization.empty()) {
+      QUIRE_ASSIGN(out.scheme, weights::parse_quantization_flag(options.quantization));
+    }
+    if (const Status made = weights::check_dummy_scheme(out.scheme); !made.ok()) return in_file(file, made.error());
+    out.quantised = out.scheme.method != weights::QuantMethod::kNone;
   } else {
     QUIRE_ASSIGN(weights::Checkpoint checkpoint, weights::open_checkpoint(path));
     out.files = checkpoint.files;
