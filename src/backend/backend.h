@@ -101,8 +101,10 @@ class Backend {
 
   // The type of activations for a model of type `model` (a plain type; BF16 for quantised files).
   virtual DType activation_dtype(DType /*model*/) const { return DType::kF32; }
-  // Whether gated_delta_net keeps its state in chunks for these sizes and this type of activations (ops/recurrent.h).
+  // Whether gated_delta_net and mamba2 keep their states in chunks for these sizes and this type of activations
+  // (ops/recurrent.h).
   virtual bool chunks_delta_net(int64_t /*dk*/, int64_t /*dv*/, DType /*activation*/) const { return false; }
+  virtual bool chunks_mamba2(int64_t /*state_size*/, int64_t /*head_dim*/, DType /*activation*/) const { return false; }
   // Whether the host may read and write the backend's memory.
   virtual bool host_memory() const { return true; }
   // Bytes that a plan may give to weights, pages and workspaces; 0: plan with the host's memory (kv/memory_plan.h).

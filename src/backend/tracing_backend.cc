@@ -111,6 +111,9 @@ class TracingBackend final : public Backend {
   std::string isa() const override { return inner_->isa(); }
   std::span<const DType> kv_dtypes() const override { return inner_->kv_dtypes(); }
   DType activation_dtype(DType model) const override { return inner_->activation_dtype(model); }
+  bool chunks_mamba2(int64_t state_size, int64_t head_dim, DType activation) const override {
+    return inner_->chunks_mamba2(state_size, head_dim, activation);
+  }
   bool chunks_delta_net(int64_t dk, int64_t dv, DType activation) const override {
     return inner_->chunks_delta_net(dk, dv, activation);
   }

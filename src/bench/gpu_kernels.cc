@@ -30,6 +30,7 @@ struct AttentionShape {
 struct DeltaShape {
   int64_t key_heads, value_heads, dim;
   int32_t sequences, tokens;  // tokens per sequence
+  int64_t mamba2_dim = 0;     // not 0: Mamba-2 with that head size, with groups as key heads and `dim` as state size
 };
 struct Plan {
   std::vector<cases::LinearShape> shapes, quantised_shapes;
@@ -59,7 +60,14 @@ Plan usual_plan() {
                         {"prefill", 32, 8, 128, 1, 8192, 8192},
                         {"prefill", 16, 8, 128, 1, 8192, 8192},
                         {"prefill", 16, 8, 128, 16, 512, 512}},
-          .delta = {{16, 32, 128, 1, 512}, {16, 32, 128, 16, 512}, {16, 32, 128, 1, 1}, {16, 32, 128, 64, 1}},
+          .delta = {{16, 32, 128, 1, 512},
+                    {16, 32, 128, 16, 512},
+                    {16, 32, 128, 1, 1},
+                    {16, 32, 128, 64, 1},
+                    {8, 128, 128, 1, 512, 64},
+                    {8, 128, 128, 16, 512, 64},
+                    {8, 128, 128, 1, 1, 64},
+                    {8, 128, 128, 64, 1, 64}},
           .tokens = 4096,
           .vocab = 151936,
           .sample_rows = 256,
@@ -76,7 +84,7 @@ Plan quick_plan() {
           .quantised_rows = {1},
           .quantised = {DType::kQ8_0},
           .attention = {{"decode", 4, 2, 64, 2, 1, 70}, {"prefill", 4, 2, 64, 1, 40, 40}},
-          .delta = {{1, 2, 32, 1, 20}, {1, 2, 32, 2, 1}},
+          .delta = {{1, 2, 32, 1, 20}, {1, 2, 32, 2, 1}, {1, 2, 16, 2, 20, 32}},
           .tokens = 4,
           .vocab = 1000,
           .sample_rows = 3,
@@ -317,22 +325,25 @@ Status Runner::attention(const AttentionShape& shape) {
   return {};
 }
 
-// A gated delta net token by token or in chunks: prompts from their beginnings, or one token in the middle of a chunk.
+// A gated delta net or Mamba-2 token by token or in chunks: prompts from their beginnings, or one token in the middle
+// of a chunk.
 Status Runner::delta(const DeltaShape& shape, bool chunked) {
   constexpr size_t kLeastBytes = size_t{256} << 20;  // of states that calls use in turn: more than a cache holds
   constexpr int64_t kKernel = 4;
-  const int64_t keys = shape.key_heads, heads = shape.value_heads, dim = shape.dim, sequences = shape.sequences;
-  const int64_t rows = sequences * shape.tokens, channels = (2 * keys + heads) * dim;
-  const DeltaChunkLayout layout(keys, heads, dim, dim, kKernel);
-  const int64_t state = chunked ? layout.bytes : gated_delta_net_state_bytes(keys, heads, dim, dim, kKernel);
+  const bool mamba2 = shape.mamba2_dim > 0;
+  const int64_t keys = shape.key_heads, heads = shape.value_heads, dk = shape.dim, sequences = shape.sequences;
+  const int64_t dv = mamba2 ? shape.mamba2_dim : dk;
+  const int64_t rows = sequences * shape.tokens, channels = 2 * keys * dk + heads * dv;
+  const DeltaChunkLayout layout(keys, heads, dk, dv, kKernel);
+  const int64_t state = chunked ? layout.bytes : gated_delta_net_state_bytes(keys, heads, dk, dv, kKernel);
   const bool decode = shape.tokens == 1;
   const auto turn = static_cast<size_t>(state * sequences);
   const size_t turns = decode ? std::clamp<size_t>(std::min(kLeastBytes, 64 * turn) / turn, 1, 64) : 1;
   QUIRE_ASSIGN(void* const pages, rig_.memory(turn * turns));
-  QUIRE_ASSIGN(const Tensor qkv, rig_.tensor(kType, rows, channels, 1));
+  QUIRE_ASSIGN(const Tensor in, rig_.tensor(kType, rows, channels, 1));
   QUIRE_ASSIGN(const Tensor gates, rig_.tensor(kType, rows, 2 * heads, 2));
   QUIRE_ASSIGN(const Tensor weight, rig_.tensor(DType::kF32, channels, kKernel, 3));
-  QUIRE_ASSIGN(const Tensor out, rig_.tensor(kType, rows, heads * dim, 4));
+  QUIRE_ASSIGN(const Tensor out, rig_.tensor(kType, rows, heads * dv, 4));
   const int32_t start = decode ? kStateChunk / 2 : 0;
   const std::vector<float> decay(static_cast<size_t>(heads), -0.1f), dt_bias(static_cast<size_t>(heads));
   std::vector<int32_t> cu = {0}, source, destination;
@@ -344,33 +355,56 @@ Status Runner::delta(const DeltaShape& shape, bool chunked) {
   const std::vector<int32_t> lengths(source.size(), start + shape.tokens);
   Backend& backend = rig_.backend();
   backend.begin_step();
-  GatedDeltaNetArgs args;
-  args.qkv = qkv;
-  args.a = gates.columns(0, heads);
-  args.b = gates.columns(heads, heads);
-  args.key_heads = keys;
-  args.value_heads = heads;
-  args.dk = args.dv = dim;
-  args.conv = {channels, kKernel, weight.f32(), nullptr};
-  args.decay = rig_.stage(decay).data();
-  args.dt_bias = rig_.stage(dt_bias).data();
-  args.sequences = {rig_.stage(cu), rig_.stage(source), rig_.stage(destination), {}, rig_.stage(lengths)};
-  args.out = out;
-  args.chunked = chunked;
+  const CausalConv conv{channels, kKernel, weight.f32(), nullptr};
+  const float* const decays = rig_.stage(decay).data();
+  const float* const biases = rig_.stage(dt_bias).data();
+  const StateSequences steps{rig_.stage(cu), rig_.stage(source), rig_.stage(destination), {}, rig_.stage(lengths)};
 
   GpuFigure figure;
-  figure.op = chunked ? "chunks" : "delta";
+  figure.op = mamba2 ? (chunked ? "m-chunks" : "mamba2") : chunked ? "chunks" : "delta";
   figure.type = name(kType);
-  figure.shape = std::to_string(keys) + "/" + std::to_string(heads) + "x" + std::to_string(dim) + " " +
+  figure.shape = std::to_string(keys) + "/" + std::to_string(heads) + "x" + std::to_string(dv) + " " +
                  std::to_string(sequences) + "@" + std::to_string(start + shape.tokens);
   figure.rows = rows;
-  figure.operations = 7.0 * static_cast<double>(rows * heads * dim * dim);  // token by token
+  figure.operations = (mamba2 ? 5.0 : 7.0) * static_cast<double>(rows * heads * dk * dv);  // token by token
   // A token reads the state and writes it; in chunks it reads the matrices and, here, half of the rest.
   const int64_t moved = !decode ? state : chunked ? (layout.bytes + layout.values) / 2 : 2 * state;
-  figure.bytes = static_cast<double>(moved * sequences + 2 * rows * (channels + heads * dim));
+  figure.bytes = static_cast<double>(moved * sequences + 2 * rows * (channels + heads * dv));
   QUIRE_TRY(file(std::move(figure), std::max<size_t>(turns, 4), [&](size_t i) {
-    args.state = {static_cast<std::byte*>(pages) + i % turns * turn, state, sequences};
-    backend.gated_delta_net(args);
+    const StateLayer states{static_cast<std::byte*>(pages) + i % turns * turn, state, sequences};
+    if (mamba2) {
+      backend.mamba2({.xbc = in,
+                      .dt = gates.columns(0, heads),
+                      .heads = heads,
+                      .head_dim = dv,
+                      .groups = keys,
+                      .state_size = dk,
+                      .conv = conv,
+                      .decay = decays,
+                      .skip = biases,
+                      .dt_bias = biases,
+                      .dt_min = 0,
+                      .dt_max = 100,
+                      .state = states,
+                      .sequences = steps,
+                      .out = out,
+                      .chunked = chunked});
+      return;
+    }
+    backend.gated_delta_net({.qkv = in,
+                             .a = gates.columns(0, heads),
+                             .b = gates.columns(heads, heads),
+                             .key_heads = keys,
+                             .value_heads = heads,
+                             .dk = dk,
+                             .dv = dv,
+                             .conv = conv,
+                             .decay = decays,
+                             .dt_bias = biases,
+                             .state = states,
+                             .sequences = steps,
+                             .out = out,
+                             .chunked = chunked});
   }));
   rig_.release();
   return {};

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// gated_delta_net in chunks: 64 tokens at absolute positions become small matrix products. ops/recurrent.h has the form
-// and what a state keeps.
+// gated_delta_net and mamba2 in chunks: 64 tokens at absolute positions become small matrix products. ops/recurrent.h
+// has the form and what a state keeps. Mamba-2's B and C are the keys and queries here, and a group of its heads shares
+// a key.
 //
 // After state_prepare (kernels/recurrent.h) there are three launches. delta_scores multiplies the keys and queries of
-// 16 tokens with the keys of their chunk. In delta_chunks a threadgroup computes 32 columns of one head over all tokens
-// of a sequence, 16 tokens at a time: it reads the chunk's first state, the transformed values and the decays, and
-// writes the state only when a chunk ends or the page changes. delta_keys writes what several threadgroups read before:
-// the keys and the convolution's tails.
+// 16 tokens with the keys of their chunk (of Mamba-2 only the queries). In delta_chunks and mamba_chunks a threadgroup
+// computes 32 columns of one head over all tokens of a sequence, 16 tokens at a time: it reads the chunk's first state,
+// the transformed values and the decays, and writes the state only when a chunk ends or the page changes. delta_keys
+// writes what several threadgroups read before: the keys and the convolution's tails.
 //
 // Order of sums. Each is a chain of k16 steps of acc_mma in ascending order from zero, and always over all 16 tokens of
 // a block, with zeros for those that come later. So the bits of a token are the same whether it is computed alone or
@@ -81,7 +82,8 @@ FN bool delta_find(CONSTANT const StateParams& p, int index, uint lane, DEVICE c
   return false;
 }
 
-// k_j * k_l and q_j * k_l of 16 tokens j and the tokens l of their chunk up to their block, one simdgroup per 16 l.
+// k_j * k_l (not of Mamba-2) and q_j * k_l of 16 tokens j and the tokens l of their chunk up to their block, one
+// simdgroup per 16 l.
 template <typename T>
 struct DeltaScores {
   enum { kThreads = 128 };
@@ -122,8 +124,10 @@ struct DeltaScores {
       FragA<T> a;
       FragB<T> b;
       frag_load_b_trans(b, sm.others + (int)c.sg * 16 * kDeltaKeyLd + i, kDeltaKeyLd, c.lane);
-      frag_load_a(a, sm.keys + i, kDeltaKeyLd, c.lane);
-      acc_mma(kk, a, b);
+      if (p.delta != 0) {
+        frag_load_a(a, sm.keys + i, kDeltaKeyLd, c.lane);
+        acc_mma(kk, a, b);
+      }
       frag_load_a(a, sm.queries + i, kDeltaKeyLd, c.lane);
       acc_mma(qk, a, b);
     }
@@ -131,15 +135,16 @@ struct DeltaScores {
       const int t = position + acc_row(i, c.lane) - s.start;
       if (t < 0 || t >= s.count) continue;
       DEVICE float* to = scratch + (s.first + t) * p.scratch + p.scores + key * 2 * kDeltaChunk;
-      to[(int)c.sg * 16 + acc_col(i, c.lane)] = acc_get(kk, i);
+      if (p.delta != 0) to[(int)c.sg * 16 + acc_col(i, c.lane)] = acc_get(kk, i);
       to[kDeltaChunk + (int)c.sg * 16 + acc_col(i, c.lane)] = acc_get(qk, i);
     }
   }
 };
 
-template <typename T>
-struct DeltaChunks {
-  enum { kThreads = kDeltaThreads, kResident = 4 };
+// Both recurrences.
+template <typename T, int kMamba>
+struct StateChunks {
+  enum { kThreads = kDeltaThreads };
   // `room` holds one after the other: keys and queries of a block; weights [2][kDeltaTile] with, behind them, what the
   // tokens of a block wait for [16][kDeltaSumLd] and their weights for each other [16][kDeltaInnerLd]; at the end of a
   // chunk the low parts of the decayed values and a block of keys.
@@ -233,7 +238,7 @@ struct DeltaChunks {
       w.keys[n] = w.queries[n] = 0.0f;
       if (r < b.begin || r >= b.end || l > b.before + r) continue;
       DEVICE const float* scores = scratch + (at.tokens.first + b.t + r - b.begin) * p.scratch + p.scores;
-      w.keys[n] = scores[at.key * 2 * kDeltaChunk + l];
+      if (kMamba == 0) w.keys[n] = scores[at.key * 2 * kDeltaChunk + l];
       w.queries[n] = scores[(at.key * 2 + 1) * kDeltaChunk + l];
     }
   }
@@ -287,6 +292,21 @@ struct DeltaChunks {
     }
   }
 
+  // The sums of decays, and beta or dt, of the block's tokens; `rows` is row 0 of the block.
+  static FN void put_gates(Ctx c, CONSTANT const StateParams& p, Place at, Block b, DEVICE const float* rows,
+                           TGROUP Smem& sm) {
+    if (c.sg != 0) return;
+    DEVICE const float* gates = rows + p.channels + p.pairs + at.head;
+    const bool live = (int)c.lane >= b.begin && (int)c.lane < b.end;
+    const float mine = live ? gates[c.lane * p.scratch] : 0.0f;
+    float sum = b.before + b.begin > 0 ? sm.decay[b.before + b.begin - 1] : 0.0f;
+    for (int r = b.begin; r < b.end; r++) {
+      sum += simd_shuffle(mine, (uint)r);
+      if ((int)c.lane == r) sm.decay[b.before + r] = sum;
+    }
+    if (c.lane < kDeltaRows) sm.step[c.lane] = live ? gates[c.lane * p.scratch + p.heads] : 0.0f;
+  }
+
   static FN void block(Ctx c, CONSTANT const StateParams& p, Place at, Block b, DEVICE uchar* out,
                        DEVICE const float* scratch, TGROUP Smem& sm) {
     const int pieces = p.matrix_rows / 8, tile = (int)c.sg & 1;
@@ -301,17 +321,7 @@ struct DeltaChunks {
       }
       delta_piece(inputs + n * kDeltaKeyLd, row, e % pieces);
     }
-    DEVICE const float* gates = rows + p.channels + p.pairs + at.head;
-    if (c.sg == 0) {
-      const bool live = (int)c.lane >= b.begin && (int)c.lane < b.end;
-      const float mine = live ? gates[c.lane * p.scratch] : 0.0f;
-      float sum = b.before + b.begin > 0 ? sm.decay[b.before + b.begin - 1] : 0.0f;
-      for (int r = b.begin; r < b.end; r++) {
-        sum += simd_shuffle(mine, (uint)r);
-        if ((int)c.lane == r) sm.decay[b.before + r] = sum;
-      }
-      if (c.lane < kDeltaRows) sm.step[c.lane] = live ? gates[c.lane * p.scratch + p.heads] : 0.0f;
-    }
+    put_gates(c, p, at, b, rows, sm);
     float own[8];
     UNROLL for (int i = 0; i < 8; i++) {
       const int r = acc_row(i, c.lane), column = at.column + tile * 16 + acc_col(i, c.lane);
@@ -369,6 +379,72 @@ struct DeltaChunks {
     TG_BARRIER();
   }
 
+  // A block of Mamba-2, whose values need no others: x * dt. Simdgroups 0 and 1 multiply the queries with the low parts
+  // of the state, 2 and 3 with the high ones.
+  static FN void mamba_block(Ctx c, CONSTANT const StateParams& p, Place at, Block b, DEVICE uchar* out,
+                             DEVICE const float* scratch, DEVICE const float* skip, TGROUP Smem& sm) {
+    const int pieces = p.matrix_rows / 8, tile = (int)c.sg & 1;
+    const bool asks = c.sg >= 2;
+    DEVICE const float* rows = scratch + (at.tokens.first + b.t - b.begin) * p.scratch;  // row 0 of the block
+    DEVICE const float* own = rows + p.own + at.head * p.matrix_cols + at.column;
+    TGROUP T* inputs = (TGROUP T*)sm.room;
+    for (int e = (int)c.tid; e < kDeltaRows * pieces; e += kThreads) {
+      const int r = e / pieces;
+      DEVICE const T* row = 0;
+      if (r >= b.begin && r < b.end) {
+        row = (DEVICE const T*)(rows + r * p.scratch + p.right) + at.key * p.matrix_rows;
+      }
+      delta_piece(inputs + r * kDeltaKeyLd, row, e % pieces);
+    }
+    put_gates(c, p, at, b, rows, sm);
+    Weights w;
+    load_scores(c, p, at, b, scratch, w);
+    TG_BARRIER();
+
+    for (int e = (int)c.tid; e < kDeltaRows * kDeltaColumns; e += kThreads) {
+      const int r = e / kDeltaColumns, column = e % kDeltaColumns;
+      if (r < b.begin) continue;
+      const float x = r < b.end ? own[r * p.scratch + column] : 0.0f;
+      sm.values[column * kDeltaTokenLd + b.before + r] = to<T>(delta_bounded(x * sm.step[r], T()));
+    }
+    Acc16 part;
+    acc_zero(part);
+    for (int i = 0; i < p.matrix_rows; i += 16) {
+      FragA<T> a;
+      FragB<T> s;
+      frag_load_a(a, inputs + i, kDeltaKeyLd, c.lane);
+      frag_load_b_trans(s, (asks ? sm.high : sm.low) + tile * 16 * kDeltaKeyLd + i, kDeltaKeyLd, c.lane);
+      acc_mma(part, a, s);
+    }
+    weigh(c, b, sm, w);
+    TG_BARRIER();
+    TGROUP float* low = sums(sm);
+    if (!asks) {
+      UNROLL for (int i = 0; i < 8; i++) {
+        low[acc_row(i, c.lane) * kDeltaSumLd + tile * 16 + acc_col(i, c.lane)] = acc_get(part, i);
+      }
+    }
+    store_weights(c, b, w.queries, b.before + kDeltaRows, sm, 0);
+    TG_BARRIER();
+    if (asks) {
+      Acc16 y;
+      acc_zero(y);
+      add_values(sm, b.before / 16 + 1, tile, c.lane, y);
+      const float top = q_exp(sm.decay[b.before + acc_row(0, c.lane)]);
+      const float bottom = q_exp(sm.decay[b.before + acc_row(4, c.lane)]);
+      UNROLL for (int i = 0; i < 8; i++) {
+        const int r = acc_row(i, c.lane), column = tile * 16 + acc_col(i, c.lane);
+        if (r < b.begin || r >= b.end) continue;
+        const float m = acc_get(part, i) + low[r * kDeltaSumLd + column], g = i < 4 ? top : bottom;
+        const float sum = fma(g, m, acc_get(y, i));
+        ((DEVICE T*)
+             out)[(at.tokens.first + b.t + r - b.begin) * p.out_stride + at.head * p.matrix_cols + at.column + column] =
+            to<T>(fma(own[r * p.scratch + column], skip[at.head], sum));
+      }
+    }
+    TG_BARRIER();
+  }
+
   // The state after the chunk: the old one decayed, and each key times its value, decayed since.
   static FN void end_chunk(Ctx c, CONSTANT const StateParams& p, Place at, int chunk, DEVICE const float* scratch,
                            DEVICE const uchar* pages, TGROUP Smem& sm) {
@@ -417,9 +493,9 @@ struct DeltaChunks {
   }
 
   static FN void run(Ctx c, CONSTANT const StateParams& p, TGROUP Smem& sm, DEVICE uchar* out,
-                     DEVICE const float* scratch, DEVICE uchar* pages, DEVICE const int* cu_seqlens,
-                     DEVICE const int* lengths, DEVICE const int* source, DEVICE const int* destination,
-                     DEVICE const int* row_destination) {
+                     DEVICE const float* scratch, DEVICE const float* skip, DEVICE uchar* pages,
+                     DEVICE const int* cu_seqlens, DEVICE const int* lengths, DEVICE const int* source,
+                     DEVICE const int* destination, DEVICE const int* row_destination) {
     Place at;
     const int rest = (int)c.tgx / p.blocks, sequence = rest / p.heads;
     at.part = (int)c.tgx % p.blocks;
@@ -440,7 +516,11 @@ struct DeltaChunks {
       b.begin = position % kDeltaRows;
       b.end = min((int)kDeltaRows, b.begin + count - t);
       b.t = t;
-      block(c, p, at, b, out, scratch, sm);
+      if (kMamba != 0) {
+        mamba_block(c, p, at, b, out, scratch, skip, sm);
+      } else {
+        block(c, p, at, b, out, scratch, sm);
+      }
       t += b.end - b.begin;
       int page = -1;
       const bool live = (int)c.lane >= b.begin && (int)c.lane < b.end;
@@ -459,6 +539,32 @@ struct DeltaChunks {
       if (last >= 0) put(c, p, at, pages, last, b.chunk + kDeltaChunk, sm);
     }
     put(c, p, at, pages, into, at.tokens.start + count, sm);
+  }
+};
+
+template <typename T>
+struct DeltaChunks {
+  enum { kThreads = kDeltaThreads, kResident = 4 };
+  typedef typename StateChunks<T, 0>::Smem Smem;
+  static FN void run(Ctx c, CONSTANT const StateParams& p, TGROUP Smem& sm, DEVICE uchar* out,
+                     DEVICE const float* scratch, DEVICE uchar* pages, DEVICE const int* cu_seqlens,
+                     DEVICE const int* lengths, DEVICE const int* source, DEVICE const int* destination,
+                     DEVICE const int* row_destination) {
+    StateChunks<T, 0>::run(c, p, sm, out, scratch, (DEVICE const float*)0, pages, cu_seqlens, lengths, source,
+                           destination, row_destination);
+  }
+};
+
+template <typename T>
+struct MambaChunks {
+  enum { kThreads = kDeltaThreads, kResident = 4 };
+  typedef typename StateChunks<T, 1>::Smem Smem;
+  static FN void run(Ctx c, CONSTANT const StateParams& p, TGROUP Smem& sm, DEVICE uchar* out,
+                     DEVICE const float* scratch, DEVICE const float* skip, DEVICE uchar* pages,
+                     DEVICE const int* cu_seqlens, DEVICE const int* lengths, DEVICE const int* source,
+                     DEVICE const int* destination, DEVICE const int* row_destination) {
+    StateChunks<T, 1>::run(c, p, sm, out, scratch, skip, pages, cu_seqlens, lengths, source, destination,
+                           row_destination);
   }
 };
 
@@ -516,6 +622,9 @@ struct DeltaKeys {
 #define DELTA_CHUNKS(name, T)                                                                                      \
   KERNEL(name, DeltaChunks<T>, StateParams, uchar, const float, uchar, const int, const int, const int, const int, \
          const int)
+#define MAMBA_CHUNKS(name, T)                                                                                        \
+  KERNEL(name, MambaChunks<T>, StateParams, uchar, const float, const float, uchar, const int, const int, const int, \
+         const int, const int)
 #define DELTA_KEYS(name, T)                                                                                            \
   KERNEL(name, DeltaKeys<T>, StateParams, const uchar, const float, uchar, const int, const int, const int, const int, \
          const int)
@@ -523,5 +632,7 @@ DELTA_SCORES(delta_scores_f16, half)
 DELTA_SCORES(delta_scores_bf16, bfloat)
 DELTA_CHUNKS(delta_chunks_f16, half)
 DELTA_CHUNKS(delta_chunks_bf16, bfloat)
+MAMBA_CHUNKS(mamba_chunks_f16, half)
+MAMBA_CHUNKS(mamba_chunks_bf16, bfloat)
 DELTA_KEYS(delta_keys_f16, half)
 DELTA_KEYS(delta_keys_bf16, bfloat)

@@ -167,6 +167,16 @@ struct StatePrepare {
     }
   }
 
+  // A channel that only the convolution changes. The products of chunks take Mamba-2's B and C as T.
+  static FN void put_plain(CONSTANT const StateParams& p, DEVICE float* to_row, int channel, float v) {
+    if (p.chunked == 0 || p.delta != 0 || channel < p.left) {
+      to_row[channel] = v;
+    } else {
+      const int first = channel < p.right ? p.left : p.right;
+      ((DEVICE T*)(to_row + first))[channel - first] = to<T>(v);
+    }
+  }
+
   // A task for kStateRows rows of one sequence.
   static FN void several_rows(CONSTANT const StateParams& p, THREAD const ConvWindow<T>& w, int task, uint lane,
                               DEVICE float* to_row, DEVICE const float* weight, DEVICE const float* bias) {
@@ -191,7 +201,7 @@ struct StatePrepare {
     UNROLL for (int r = 0; r < kStateRows; r++) {
       UNROLL for (int i = 0; i < kStatePlain / 32; i++) {
         const int channel = begin + (int)lane + 32 * i;
-        if (channel < p.channels) to_row[r * p.scratch + channel] = y.of[r][i];
+        if (channel < p.channels) put_plain(p, to_row + r * p.scratch, channel, y.of[r][i]);
       }
     }
   }
@@ -240,7 +250,7 @@ struct StatePrepare {
     conv_silu_group<T, kStatePlain / 32>(w, begin + (int)lane, p.channels, weight, bias, p.biased, y);
     UNROLL for (int i = 0; i < kStatePlain / 32; i++) {
       const int channel = begin + (int)lane + 32 * i;
-      if (channel < p.channels) to_row[channel] = y[i];
+      if (channel < p.channels) put_plain(p, to_row, channel, y[i]);
     }
   }
 };

@@ -26,6 +26,11 @@ void check_states(const StateSequences& s, const StateLayer& state, int64_t rows
   QUIRE_CHECK(state.pages != nullptr && state.page_stride >= state_bytes && state.page_stride % 4 == 0);
 }
 
+void check_chunks(const StateSequences& s, const StateLayer& state, int64_t rows, const DeltaChunkLayout& layout) {
+  QUIRE_CHECK(s.lengths.size() == s.source.size() && state.page_stride % 16 == 0);
+  check_states(s, state, rows, layout.bytes);
+}
+
 void check_activation(const Tensor& t, int64_t rows, int64_t cols, DType type) {
   check_shape(t, rows, cols);
   QUIRE_CHECK(t.dtype == type);
@@ -73,9 +78,8 @@ void check(const GatedDeltaNetArgs& args) {
     return;
   }
   QUIRE_CHECK(fits_delta_chunks(args.dk, args.dv) && args.out.dtype != DType::kF32);
-  QUIRE_CHECK(args.sequences.lengths.size() == args.sequences.source.size() && args.state.page_stride % 16 == 0);
-  check_states(args.sequences, args.state, rows,
-               DeltaChunkLayout(args.key_heads, args.value_heads, args.dk, args.dv, args.conv.kernel).bytes);
+  check_chunks(args.sequences, args.state, rows,
+               {args.key_heads, args.value_heads, args.dk, args.dv, args.conv.kernel});
 }
 
 void check(const Mamba2Args& args) {
@@ -86,6 +90,12 @@ void check(const Mamba2Args& args) {
   check_activation(args.xbc, rows, channels, args.out.dtype);
   check_activation(args.dt, rows, args.heads, args.out.dtype);
   check_shape(args.out, rows, args.heads * args.head_dim);
+  if (args.chunked) {
+    QUIRE_CHECK(fits_delta_chunks(args.state_size, args.head_dim) && args.out.dtype != DType::kF32);
+    check_chunks(args.sequences, args.state, rows,
+                 {args.groups, args.heads, args.state_size, args.head_dim, args.conv.kernel});
+    return;
+  }
   check_states(args.sequences, args.state, rows,
                mamba2_state_bytes(args.heads, args.head_dim, args.groups, args.state_size, args.conv.kernel));
 }

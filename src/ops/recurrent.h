@@ -16,7 +16,7 @@
 // are stored in slices of kStateSlice, each [rows][its columns], so that a slice is contiguous (the last may be
 // narrower).
 //
-// A state in chunks (GatedDeltaNetArgs::chunked) is what DeltaChunkLayout says instead.
+// A state in chunks (`chunked` of GatedDeltaNetArgs and Mamba2Args) is what DeltaChunkLayout says instead.
 //
 // The convolution is causal and depthwise over the last `kernel` inputs x[t-kernel+1 .. t] of a channel, with zeros
 // for positions before the sequence:
@@ -40,7 +40,7 @@ constexpr int64_t kMaxConvKernel = 8;
 constexpr int64_t kStateSlice = 64;
 constexpr int64_t kStateChunk = 64;           // tokens of a chunk
 constexpr int64_t kStateChunkColumns = 32;    // columns of a matrix that are stored together
-constexpr int64_t kMostStateChunkRows = 128;  // dk of a gated delta net in chunks
+constexpr int64_t kMostStateChunkRows = 128;  // dk of a gated delta net in chunks, or Mamba-2's state size
 
 // The states of one layer: page p begins at pages + p * page_stride.
 struct StateLayer {
@@ -126,8 +126,13 @@ struct Mamba2Args {
   float dt_max = 0;  // may be infinite
   StateLayer state;  // conv tail, then [heads] matrices [state_size][head_dim]
   StateSequences sequences;
-  Tensor out;  // [tokens, heads*head_dim]; must not overlap xbc
+  Tensor out;            // [tokens, heads*head_dim]; must not overlap xbc
+  bool chunked = false;  // as follows; only if Backend::chunks_mamba2() says so
 };
+// The same in chunks: as a gated delta net with k = B, q = C, u = x dt and c the sums of dt * decay[h], but u needs no
+// other tokens. With T the type of xbc, and B, C and u rounded to T:
+//   y[j] = exp(c[j]) C[j] S + sum_{l<=j} w(j, l) (C[j] B[l]) u[l], and then fma(x[j], skip[h], y[j])
+// The state is DeltaChunkLayout(groups, heads, state_size, head_dim, kernel), with S and sums as there.
 void check(const Mamba2Args& args);
 
 // The convolution layer of LFM2: bcx has B, C and x side by side; out = C * conv(B * x), each product rounded.

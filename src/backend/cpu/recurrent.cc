@@ -110,6 +110,7 @@ void CpuBackend::gated_delta_net(const GatedDeltaNetArgs& args) {
 
 void CpuBackend::mamba2(const Mamba2Args& args) {
   check(args);
+  QUIRE_CHECK(!args.chunked);
   check_indices(args.sequences, args.state, args.xbc.rows);
   check_f32(args.out);
   recurrent(args, args.xbc, args.groups, args.heads / args.groups * slices_of(args.head_dim),

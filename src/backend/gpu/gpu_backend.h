@@ -60,6 +60,7 @@ class GpuBackend final : public Backend {
   std::span<const DType> kv_dtypes() const override;
   DType activation_dtype(DType model) const override;
   bool chunks_delta_net(int64_t dk, int64_t dv, DType activation) const override;
+  bool chunks_mamba2(int64_t state_size, int64_t head_dim, DType activation) const override;
   bool packs(DType) const override { return true; }
   bool makes(DType type) const override;
   double library_seconds() const override { return device_->library_seconds(); }

@@ -86,6 +86,7 @@
   X(Mamba2R256One, "mamba2_r256_one", kNoType, StateParams)                    \
   X(DeltaScores, "delta_scores_#", k16Bits, StateParams)                       \
   X(DeltaChunks, "delta_chunks_#", k16Bits, StateParams)                       \
+  X(MambaChunks, "mamba_chunks_#", k16Bits, StateParams)                       \
   X(DeltaKeys, "delta_keys_#", k16Bits, StateParams)                           \
   X(ShortConv, "short_conv_#", kAnyType, ShortConvParams)                      \
   X(SampleLogprobChunks, "sample_logprob_chunks", kNoType, SampleParams)       \

@@ -109,7 +109,7 @@ void run_states(GpuBackend& gpu, const StateParams& p, const StateOperands& o, c
 
 // Decode of states in chunks in one launch, where Hopper's kernel serves these sizes.
 bool run_chunks_at_once(GpuBackend& gpu, const StateParams& p, const StateOperands& o) {
-  if (!gpu.hopper() || !is_decode(p) || p.keeps_rows != 0 || p.matrix_rows != kHopperStateRows ||
+  if (!gpu.hopper() || p.delta == 0 || !is_decode(p) || p.keeps_rows != 0 || p.matrix_rows != kHopperStateRows ||
       p.matrix_cols != kHopperStateRows || p.taps != 4 || !on_16_bytes(o.conv.weight)) {
     return false;
   }
@@ -139,10 +139,17 @@ void run_chunks(GpuBackend& gpu, const StateParams& p, const StateOperands& o) {
                {scratch, o.state.pages, s.cu_seqlens_q.data(), s.lengths.data(), s.source.data()},
                {static_cast<uint32_t>(blocks * p.shared)}, kDeltaThreads);
   }
-  gpu.launch({KernelId::kDeltaChunks, type}, p,
-             {o.out.data, scratch, o.state.pages, s.cu_seqlens_q.data(), s.lengths.data(), s.source.data(),
-              s.destination.data(), s.row_destination.data()},
-             recurrence_grid(p), kDeltaThreads);
+  if (p.delta != 0) {
+    gpu.launch({KernelId::kDeltaChunks, type}, p,
+               {o.out.data, scratch, o.state.pages, s.cu_seqlens_q.data(), s.lengths.data(), s.source.data(),
+                s.destination.data(), s.row_destination.data()},
+               recurrence_grid(p), kDeltaThreads);
+  } else {
+    gpu.launch({KernelId::kMambaChunks, type}, p,
+               {o.out.data, scratch, o.skip, o.state.pages, s.cu_seqlens_q.data(), s.lengths.data(), s.source.data(),
+                s.destination.data(), s.row_destination.data()},
+               recurrence_grid(p), kDeltaThreads);
+  }
   gpu.launch({KernelId::kDeltaKeys, type}, p,
              {o.x.data, scratch, o.state.pages, s.cu_seqlens_q.data(), s.lengths.data(), s.source.data(),
               s.destination.data(), s.row_destination.data()},
@@ -150,15 +157,14 @@ void run_chunks(GpuBackend& gpu, const StateParams& p, const StateOperands& o) {
 }
 
 // What chunks need besides.
-void complete_chunks(StateParams& p, const GatedDeltaNetArgs& args) {
-  const DeltaChunkLayout layout(args.key_heads, args.value_heads, args.dk, args.dv, args.conv.kernel);
+void complete_chunks(StateParams& p, const DeltaChunkLayout& layout) {
   p.chunked = 1;
   p.chunk_state = layout.state;
   p.chunk_values = layout.values;
   p.chunk_keys = layout.keys;
   p.chunk_decays = layout.decays;
   p.scores = round_up(p.scratch, 4);  // rows on 16 bytes
-  p.scratch = p.scores + int64_t{p.pairs} * 2 * kDeltaChunk;
+  p.scratch = p.scores + int64_t{p.shared} * 2 * kDeltaChunk;
 }
 
 }  // namespace
@@ -168,6 +174,11 @@ void complete_chunks(StateParams& p, const GatedDeltaNetArgs& args) {
 bool GpuBackend::chunks_delta_net(int64_t dk, int64_t dv, DType activation) const {
   return fits_delta_chunks(dk, dv) && activation != DType::kF32 &&
          (hopper_ ? dk == kHopperStateRows && dv == kHopperStateRows : device_->info().api == Api::kEmulator);
+}
+
+// Mamba-2 in chunks was not measured on a card yet: only the emulator has it, for the tests.
+bool GpuBackend::chunks_mamba2(int64_t state_size, int64_t head_dim, DType activation) const {
+  return fits_delta_chunks(state_size, head_dim) && activation != DType::kF32 && device_->info().api == Api::kEmulator;
 }
 
 void GpuBackend::gated_delta_net(const GatedDeltaNetArgs& args) {
@@ -189,7 +200,7 @@ void GpuBackend::gated_delta_net(const GatedDeltaNetArgs& args) {
                                   args.decay, args.dt_bias, nullptr,     args.state,  args.sequences};
   if (!args.chunked) return run_states(*this, p, operands, kDeltaKernels);
   QUIRE_CHECK(on_16_bytes(args.state.pages));
-  complete_chunks(p, args);
+  complete_chunks(p, {args.key_heads, args.value_heads, args.dk, args.dv, args.conv.kernel});
   run_chunks(*this, p, operands);
 }
 
@@ -207,10 +218,12 @@ void GpuBackend::mamba2(const Mamba2Args& args) {
   p.least = args.dt_min;
   p.most = args.dt_max;
   complete(p, args.xbc, args.out, args.conv, args.state, args.sequences);
-  run_states(*this, p,
-             {args.out, args.xbc, args.dt.data, nullptr, args.conv, args.decay, args.dt_bias, args.skip, args.state,
-              args.sequences},
-             kMambaKernels);
+  const StateOperands operands = {args.out,   args.xbc,     args.dt.data, nullptr,    args.conv,
+                                  args.decay, args.dt_bias, args.skip,    args.state, args.sequences};
+  if (!args.chunked) return run_states(*this, p, operands, kMambaKernels);
+  QUIRE_CHECK(on_16_bytes(args.state.pages));
+  complete_chunks(p, {args.groups, args.heads, args.state_size, args.head_dim, args.conv.kernel});
+  run_chunks(*this, p, operands);
 }
 
 void GpuBackend::short_conv(const ShortConvArgs& args) {

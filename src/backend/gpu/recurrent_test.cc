@@ -236,7 +236,7 @@ TEST(GpuRecurrentOps, HaveTheSameBitsInAnyChunksAndAreNearTheOracle) {
 }
 
 TEST(GpuRecurrentOps, HaveTheSameBitsInChunksForAnyCut) {
-  for (const RecurrentCase& c : cases::delta_chunk_cases()) {
+  for (const RecurrentCase& c : cases::chunk_cases()) {
     ASSERT_NO_FATAL_FAILURE(check_layer(*c.layer, c.lengths, *c.gpu, 30, 40));
   }
 }

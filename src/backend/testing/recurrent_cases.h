@@ -108,6 +108,24 @@ class RecurrentLayer {
   std::vector<float> weight_, bias_;
 };
 
+// The floats of a state in chunks that are defined after so many tokens.
+inline std::vector<std::pair<int64_t, int64_t>> defined_in_chunks(const DeltaChunkLayout& at, int64_t key_heads,
+                                                                  int64_t value_heads, int64_t dk, int64_t dv,
+                                                                  int64_t tokens) {
+  const int64_t kept = tokens % kStateChunk;
+  std::vector<std::pair<int64_t, int64_t>> out = {{0, at.values / 4}};
+  const auto add = [&](int64_t bytes, int64_t count, int64_t each) {  // `each` floats per token
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t begin = bytes / 4 + i * kStateChunk * each;
+      out.emplace_back(begin, begin + kept * each);
+    }
+  };
+  add(at.values, value_heads, dv / 2);
+  add(at.keys, key_heads, dk / 2);
+  add(at.decays, value_heads * (dv / kStateChunkColumns), 1);
+  return out;
+}
+
 class GatedDeltaNet final : public RecurrentLayer {
  public:
   GatedDeltaNet(int64_t key_heads, int64_t value_heads, int64_t dk, int64_t dv, int64_t kernel, bool bias,
@@ -152,19 +170,7 @@ class GatedDeltaNet final : public RecurrentLayer {
   int64_t page_floats() const override { return chunked_ ? layout().bytes / 4 : state_floats; }
   std::vector<std::pair<int64_t, int64_t>> defined(int64_t tokens) const override {
     if (!chunked_) return RecurrentLayer::defined(tokens);
-    const DeltaChunkLayout at = layout();
-    const int64_t kept = tokens % kStateChunk;
-    std::vector<std::pair<int64_t, int64_t>> out = {{0, at.values / 4}};
-    const auto add = [&](int64_t bytes, int64_t count, int64_t each) {  // `each` floats per token
-      for (int64_t i = 0; i < count; ++i) {
-        const int64_t begin = bytes / 4 + i * kStateChunk * each;
-        out.emplace_back(begin, begin + kept * each);
-      }
-    };
-    add(at.values, hv_, dv_ / 2);
-    add(at.keys, hk_, dk_ / 2);
-    add(at.decays, hv_ * (dv_ / kStateChunkColumns), 1);
-    return out;
+    return defined_in_chunks(layout(), hk_, hv_, dk_, dv_, tokens);
   }
 
   int64_t key_head_of(int64_t h) const { return tiled_ ? h % hk_ : h / (hv_ / hk_); }
@@ -252,16 +258,19 @@ class GatedDeltaNet final : public RecurrentLayer {
 
 class Mamba2 final : public RecurrentLayer {
  public:
-  Mamba2(int64_t heads, int64_t head_dim, int64_t groups, int64_t state_size, int64_t kernel, bool bias)
-      : RecurrentLayer(
-            "Mamba-2 " + std::to_string(heads) + "/" + std::to_string(groups) + " heads, " +
-                std::to_string(state_size) + "x" + std::to_string(head_dim) + ", kernel " + std::to_string(kernel),
-            heads * head_dim + 2 * groups * state_size, kernel, bias,
-            heads * head_dim + 2 * groups * state_size + heads, heads * head_dim, heads * head_dim * state_size),
+  Mamba2(int64_t heads, int64_t head_dim, int64_t groups, int64_t state_size, int64_t kernel, bool bias,
+         bool chunked = false)
+      : RecurrentLayer((chunked ? "Mamba-2 in chunks " : "Mamba-2 ") + std::to_string(heads) + "/" +
+                           std::to_string(groups) + " heads, " + std::to_string(state_size) + "x" +
+                           std::to_string(head_dim) + ", kernel " + std::to_string(kernel),
+                       heads * head_dim + 2 * groups * state_size, kernel, bias,
+                       heads * head_dim + 2 * groups * state_size + heads, heads * head_dim,
+                       heads * head_dim * state_size),
         heads_(heads),
         groups_(groups),
         dim_(head_dim),
         size_(state_size),
+        chunked_(chunked),
         decay_(random_floats(heads, 15)),
         skip_(random_floats(heads, 16)),
         dt_bias_(random_floats(heads, 17)) {
@@ -284,7 +293,15 @@ class Mamba2 final : public RecurrentLayer {
                     .dt_max = kMost,
                     .state = step.state,
                     .sequences = step.sequences,
-                    .out = step.out});
+                    .out = step.out,
+                    .chunked = chunked_});
+  }
+
+  bool chunked() const override { return chunked_; }
+  int64_t page_floats() const override { return chunked_ ? layout().bytes / 4 : state_floats; }
+  std::vector<std::pair<int64_t, int64_t>> defined(int64_t tokens) const override {
+    if (!chunked_) return RecurrentLayer::defined(tokens);
+    return defined_in_chunks(layout(), groups_, heads_, size_, dim_, tokens);
   }
 
   void step(float* state, const float* in, float* out) const override {
@@ -339,7 +356,10 @@ class Mamba2 final : public RecurrentLayer {
 
  private:
   static constexpr float kLeast = 0.3f, kMost = 1.1f;  // so that both bounds occur
+  DeltaChunkLayout layout() const { return {groups_, heads_, size_, dim_, conv_.kernel}; }
+
   int64_t heads_, groups_, dim_, size_;
+  bool chunked_;
   std::vector<float> decay_, skip_, dt_bias_;
 };
 
@@ -457,8 +477,8 @@ inline std::vector<RecurrentCase> recurrent_cases() {
   return cases;
 }
 
-// Gated delta nets in chunks, for backends that have them: sequences that end within and behind the first chunks.
-inline std::vector<RecurrentCase> delta_chunk_cases() {
+// States in chunks, for backends that have them: sequences that end within and behind the first chunks.
+inline std::vector<RecurrentCase> chunk_cases() {
   std::vector<RecurrentCase> cases;
   const auto add = [&](std::unique_ptr<RecurrentLayer> layer, std::vector<int64_t> lengths, DType gpu) {
     cases.push_back({std::move(layer), std::move(lengths), gpu});
@@ -466,6 +486,9 @@ inline std::vector<RecurrentCase> delta_chunk_cases() {
   add(std::make_unique<GatedDeltaNet>(1, 2, 16, 32, 4, false, false, true), {150, 1, 64}, DType::kBF16);
   add(std::make_unique<GatedDeltaNet>(2, 4, 48, 64, 3, true, true, true), {70, 33}, DType::kF16);
   add(std::make_unique<GatedDeltaNet>(1, 2, 128, 128, 4, false, false, true), {68, 5}, DType::kBF16);
+  add(std::make_unique<Mamba2>(2, 32, 1, 16, 4, true, true), {150, 1, 64}, DType::kBF16);
+  add(std::make_unique<Mamba2>(4, 64, 2, 48, 3, false, true), {70, 33}, DType::kF16);
+  add(std::make_unique<Mamba2>(2, 64, 1, 128, 4, true, true), {68, 5}, DType::kBF16);
   return cases;
 }
 

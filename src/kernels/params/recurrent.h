@@ -59,8 +59,8 @@ struct StateParams {
   int blocks;            // blocks of columns per head
   int keeps_rows;        // 1: there are row destinations
   float least, most;     // range of Mamba-2's dt
-  // A gated delta net in chunks (kernels/delta_chunks.h). Scratch then has q and k as the type of x, logarithms of
-  // decays, no q * k, and behind the rest the products of keys and queries with keys [pairs][2][64].
+  // States in chunks (kernels/delta_chunks.h). Scratch then has q and k (C and B) as the type of x, logarithms of
+  // decays, no q * k, and behind the rest the products of keys and queries with keys [shared][2][64].
   int chunked;
   i64 scores;                                               // floats from the start of a row of scratch
   i64 chunk_state, chunk_values, chunk_keys, chunk_decays;  // bytes from the start of a page

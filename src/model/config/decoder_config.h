@@ -135,6 +135,7 @@ struct Mamba2Config {
   bool conv_bias = true, proj_bias = false;
   float dt_min = 0, dt_max = 0;
   int64_t norm_group = 0;  // columns per group of the gated norm; 0: all
+  bool chunked = false;    // as in GatedDeltaNetConfig
 };
 
 struct ShortConvConfig {

@@ -21,6 +21,8 @@ const MixerKind& mixer_kind(Mixer mixer) {
 
 void choose_states(const Backend& backend, DType activation, DecoderConfig& config) {
   config.gdn.chunked = config.gdn.dk > 0 && backend.chunks_delta_net(config.gdn.dk, config.gdn.dv, activation);
+  Mamba2Config& mamba2 = config.mamba2;
+  mamba2.chunked = mamba2.heads > 0 && backend.chunks_mamba2(mamba2.state_size, mamba2.head_dim, activation);
 }
 
 std::vector<kv::LayerCache> cache_layers(const DecoderConfig& config) {

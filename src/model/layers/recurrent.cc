@@ -329,6 +329,7 @@ bool run_mamba2(DecoderModel& model, const LayerContext& layer, const LayerInput
   args.state = layer.kv.state(layer.index);
   args.sequences = state_sequences(model, layer);
   args.out = s.out;
+  args.chunked = c.chunked;
   model.backend().mamba2(args);
   const float eps = model.config().norm_eps;
   const int64_t all_columns = weights.out.in_dim();
@@ -371,10 +372,15 @@ const MixerKind kGatedDeltaNetMixer = {
 const MixerKind kMamba2Mixer = {
     [](const DecoderConfig& config, const LayerConfig&) {
       const Mamba2Config& c = config.mamba2;
+      if (c.chunked) return state_of(DeltaChunkLayout(c.groups, c.heads, c.state_size, c.head_dim, c.kernel).bytes);
       return state_of(mamba2_state_bytes(c.heads, c.head_dim, c.groups, c.state_size, c.kernel));
     },
     load_mamba2, reserve_recurrent, run_mamba2,
-    [](const DecoderConfig& config) { return Mamba2Columns(config.mamba2).xbc + 2 * config.mamba2.heads; }};
+    [](const DecoderConfig& config) {
+      const Mamba2Config& c = config.mamba2;
+      const int64_t scores = c.chunked ? 2 * kStateChunk * c.groups + 3 : 0;
+      return Mamba2Columns(c).xbc + 2 * c.heads + scores;
+    }};
 
 const MixerKind kShortConvMixer = {
     [](const DecoderConfig& config, const LayerConfig&) {
