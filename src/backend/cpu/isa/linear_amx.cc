@@ -307,27 +307,6 @@ QUIRE_KERNEL_INLINE void put_tile(const Task& t, const UnitColumns& c, int64_t p
     put_row(c, _mm512_load_si512(sums[0][r]), _mm512_load_si512(sums[1][r]), start[r], y);
   }
 }
-QUIRE_KERNEL_INLINE void store_sums(Sums* sums) {
-  QUIRE_TILE_STORE(0, sums[0], 64);
-  QUIRE_TILE_STORE(1, sums[1], 64);
-  QUIRE_TILE_STORE(2, sums[2], 64);
-  QUIRE_TILE_STORE(3, sums[3], 64);
-}
-
-QUIRE_KERNEL_INLINE void load_sums(const Sums* sums) {
-  QUIRE_TILE_LOAD_ONCE(0, sums[0], 64);
-  QUIRE_TILE_LOAD_ONCE(1, sums[1], 64);
-  QUIRE_TILE_LOAD_ONCE(2, sums[2], 64);
-  QUIRE_TILE_LOAD_ONCE(3, sums[3], 64);
-}
-
-QUIRE_KERNEL_INLINE void clear_sums() {
-  QUIRE_TILE_ZERO(0);
-  QUIRE_TILE_ZERO(1);
-  QUIRE_TILE_ZERO(2);
-  QUIRE_TILE_ZERO(3);
-}
-
 // Words. Up to kMostJoinedRows rows are one tile with their mixed and their high operands below each other, and four
 // tiles of sums take turns, so that no product waits for the one before it. More rows have a tile for each operand.
 constexpr int kMostJoinedRows = kRowTile / 2;

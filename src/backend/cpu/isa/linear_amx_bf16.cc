@@ -102,25 +102,6 @@ struct GateAndUp {
   }
 };
 
-QUIRE_KERNEL_INLINE void store_sums(Sums* sums) {
-  QUIRE_TILE_STORE(0, sums[0], 64);
-  QUIRE_TILE_STORE(1, sums[1], 64);
-  QUIRE_TILE_STORE(2, sums[2], 64);
-  QUIRE_TILE_STORE(3, sums[3], 64);
-}
-QUIRE_KERNEL_INLINE void load_sums(const Sums* sums) {
-  QUIRE_TILE_LOAD_ONCE(0, sums[0], 64);
-  QUIRE_TILE_LOAD_ONCE(1, sums[1], 64);
-  QUIRE_TILE_LOAD_ONCE(2, sums[2], 64);
-  QUIRE_TILE_LOAD_ONCE(3, sums[3], 64);
-}
-QUIRE_KERNEL_INLINE void clear_sums() {
-  QUIRE_TILE_ZERO(0);
-  QUIRE_TILE_ZERO(1);
-  QUIRE_TILE_ZERO(2);
-  QUIRE_TILE_ZERO(3);
-}
-
 // 32 k of few rows: one or two tiles.
 template <int kTiles>
 QUIRE_KERNEL_INLINE void multiply_few(const uint8_t* x, int64_t x_tile, const uint8_t* w0, const uint8_t* w1) {

@@ -24,6 +24,28 @@ namespace quire::cpu::QUIRE_ISA_NS {
 // With unsigned bytes in b.
 #define QUIRE_TILE_DOT_UNSIGNED(c, a, b) __asm__ volatile("tdpbsud %tmm" #b ", %tmm" #a ", %tmm" #c)
 
+// Tiles 0 to 3, the sums, to and from 4 KiB of memory.
+static inline __attribute__((always_inline)) void store_sums(void* to) {
+  auto* bytes = static_cast<uint8_t*>(to);
+  QUIRE_TILE_STORE(0, bytes, 64);
+  QUIRE_TILE_STORE(1, bytes + 1024, 64);
+  QUIRE_TILE_STORE(2, bytes + 2048, 64);
+  QUIRE_TILE_STORE(3, bytes + 3072, 64);
+}
+static inline __attribute__((always_inline)) void load_sums(const void* from) {
+  const auto* bytes = static_cast<const uint8_t*>(from);
+  QUIRE_TILE_LOAD_ONCE(0, bytes, 64);
+  QUIRE_TILE_LOAD_ONCE(1, bytes + 1024, 64);
+  QUIRE_TILE_LOAD_ONCE(2, bytes + 2048, 64);
+  QUIRE_TILE_LOAD_ONCE(3, bytes + 3072, 64);
+}
+static inline __attribute__((always_inline)) void clear_sums() {
+  QUIRE_TILE_ZERO(0);
+  QUIRE_TILE_ZERO(1);
+  QUIRE_TILE_ZERO(2);
+  QUIRE_TILE_ZERO(3);
+}
+
 struct alignas(64) TileConfig {
   uint8_t palette = 1;
   uint8_t start_row = 0;
