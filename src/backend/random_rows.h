@@ -3,9 +3,9 @@
 //
 // Row r of the tensor has elements i = r * k + c; the rows of a stack of experts follow each other. All floats are
 // rounded after each operation.
-//   code    byte i % 16 of Philox4x32-10(key, counter = i / 16), words in order and low bytes first, shifted right
-//   until
-//           it has its bits. E4M3: the byte's highest bit is the sign, and its bits 2 to 6 plus 88 the rest: 16 to 240
+//   code    byte i % 16 of Philox4x32-10(key, counter = i / 16), words in order and low bytes first, shifted right so
+//           that its bits are left. E4M3: the byte's highest bit is the sign, and its bits 2 to 6 plus 88 the rest: 16
+//           to 240
 //   scale   w = Philox4x32-10(key XOR kRandomScales, counter = r / scale_rows * S + c / scale_columns), where a row has
 //           S scales; v = 2 (w[0] >> 8) 2^-24 - 1; d = scale * (1 + 0.25 v). It is negative if w[0] is odd, unless
 //           there are minima or the codes are E4M3, so that the mean of the elements is zero. MXFP4 has the exponent of
