@@ -114,9 +114,14 @@
   X(HopperTallN16, "hopper_linear_#_tall_n16", kHopper16Bits, HopperTallParams)                                       \
   X(HopperTallN32, "hopper_linear_#_tall_n32", kHopper16Bits, HopperTallParams)                                       \
   X(HopperTallN48, "hopper_linear_#_tall_n48", kHopper16Bits, HopperTallParams)                                       \
+  X(HopperTallN128, "hopper_linear_#_tall_n128", kHopper16Bits, HopperTallParams)                                     \
+  X(HopperTallN192, "hopper_linear_#_tall_n192", kHopper16Bits, HopperTallParams)                                     \
+  X(HopperTallN256, "hopper_linear_#_tall_n256", kHopper16Bits, HopperTallParams)                                     \
   X(HopperTallN32Pair, "hopper_linear_#_tall_n32_pair", kHopper16Bits, HopperTallParams)                              \
   X(HopperTallN48Pair, "hopper_linear_#_tall_n48_pair", kHopper16Bits, HopperTallParams)                              \
   X(HopperTallN64Pair, "hopper_linear_#_tall_n64_pair", kHopper16Bits, HopperTallParams)                              \
+  X(HopperTallN192M128, "hopper_linear_#_tall_n192_m128", kHopper16Bits, HopperTallParams)                            \
+  X(HopperTallN256M128, "hopper_linear_#_tall_n256_m128", kHopper16Bits, HopperTallParams)                            \
   X(HopperTallAcrossPair, "hopper_linear_#_tall_across_pair", kHopper16Bits, HopperTallParams)                        \
   X(HopperLoraShrink, "hopper_lora_shrink_#", kHopper16Bits, LoraParams)                                              \
   X(HopperLoraFinish, "hopper_lora_finish_#", kHopper16Bits, HopperLoraFinishParams)                                  \

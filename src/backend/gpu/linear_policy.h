@@ -38,34 +38,51 @@ inline int64_t library_rows(const PackedMatrix& w, DType activation) {
 // Rows up to which the portable kernel computes an RMS norm in every threadgroup.
 inline constexpr int64_t kPortableNormRows = 4;
 
-// Tiles of linear_tall: a threadgroup multiplies w_rows of W with x_rows of x; two peers share what they load.
+// Tiles of linear_tall: a threadgroup multiplies w_rows of W with x_rows of x; two peers share what they load. They
+// serve first to last rows of x. Tiles of more than 64 rows of W are wide: they may also have fewer rows.
 struct HopperTallTile {
   KernelId kernel;
-  int w_rows, x_rows, peers;
+  int w_rows, x_rows, peers, first, last;
 };
+constexpr bool is_wide(const HopperTallTile& tile) {
+  return tile.w_rows > 64;
+}
 // From the narrowest tiles of W to the widest. The first whose threadgroups all fit the chip at once is taken: the
 // product waits for memory, so what counts is how many multiprocessors load. (3072x8192 with 128 rows takes 18.8 us in
-// tiles of 48 rows and 20.4 us in tiles of 64.)
+// tiles of 48 rows and 20.4 us in tiles of 64.) Each tile loads x again, so with more than 64 rows of x tiles that are
+// not pairs must be wide.
 inline constexpr HopperTallTile kHopperTallTiles[] = {
-    {KernelId::kHopperTallN16, 16, 64, 1},  // up to 64 rows of x
-    {KernelId::kHopperTallN32, 32, 64, 1},         {KernelId::kHopperTallN48, 48, 64, 1},
-    {KernelId::kHopperTallN32Pair, 32, 64, 2},  // more
-    {KernelId::kHopperTallN48Pair, 48, 64, 2},     {KernelId::kHopperTallN64Pair, 64, 64, 2},
-    {KernelId::kHopperTallAcrossPair, 64, 128, 2},  // more than 128
+    {KernelId::kHopperTallN16, 16, 64, 1, 1, 64},             // narrow
+    {KernelId::kHopperTallN32, 32, 64, 1, 1, 64},             // narrow
+    {KernelId::kHopperTallN48, 48, 64, 1, 1, 64},             // narrow
+    {KernelId::kHopperTallN128, 128, 64, 1, 17, 64},          // wide
+    {KernelId::kHopperTallN192, 192, 64, 1, 17, 64},          // wide
+    {KernelId::kHopperTallN256, 256, 64, 1, 17, 64},          // wide
+    {KernelId::kHopperTallN32Pair, 32, 64, 2, 65, 256},       // pair
+    {KernelId::kHopperTallN48Pair, 48, 64, 2, 65, 256},       // pair
+    {KernelId::kHopperTallN64Pair, 64, 64, 2, 65, 256},       // pair
+    {KernelId::kHopperTallN192M128, 192, 128, 1, 65, 128},    // wide
+    {KernelId::kHopperTallN256M128, 256, 128, 1, 65, 128},    // wide
+    {KernelId::kHopperTallAcrossPair, 64, 128, 2, 129, 256},  // across
 };
+// With 65 to 128 rows a wide tile must be so wide, or loading x again takes longer than loading W.
+inline constexpr int kHopperTallLeastWidth = 144;
 inline constexpr int kHopperTallRows = 256;
 
-// Whether linear_tall is faster than the library. Up to 128 rows it always is (10.9 us to 11.7 us for 4096x4096 with 64
-// rows, 30.5 us to 32.8 us for 4096x12288 with 128). Above that it needs narrow tiles (1024x3072 with 256 rows: 6.7 us
-// to 7.6 us), or most of the chip and a long K (4096x12288 with 256 rows: 41.2 us to 43.1 us), or an epilogue, for
-// which the library needs a launch of its own. `groups`: threadgroups of the product.
-constexpr bool tall_beats_library(const HopperLinearParams& p, const HopperTallTile& tile, int groups,
+// Whether linear_tall is faster than the library. Wide tiles are not (24576x4096 with 64 rows takes 54 us, and 51 us
+// with the library), but where something follows the sums, for which the library needs a launch of its own. Narrow ones
+// always are faster up to 128 rows (10.9 us to 11.7 us for 4096x4096 with 64 rows, 30.5 us to 32.8 us for 4096x12288
+// with 128). Above that the product must have narrow tiles (1024x3072 with 256 rows: 6.7 us to 7.6 us), or most of the
+// chip and a long K (4096x12288 with 256 rows: 41.2 us to 43.1 us), or something that follows the sums. `adapted`:
+// adapters are added to them. `groups`: threadgroups of the product.
+constexpr bool tall_beats_library(const HopperLinearParams& p, bool adapted, const HopperTallTile& tile, int groups,
                                   int multiprocessors) {
+  const bool more = adapted || p.epilogue == kHopperGated || p.epilogue == kHopperResidual ||
+                    (p.biased && p.epilogue == kHopperStore);
+  if (is_wide(tile)) return more;
   if (p.m <= 128) return true;
-  const bool epilogue =
-      p.epilogue == kHopperGated || p.epilogue == kHopperResidual || (p.biased && p.epilogue == kHopperStore);
-  if (tile.x_rows == 64) return tile.w_rows == 32 || epilogue;
-  if (epilogue) return groups * 10 >= multiprocessors * 7;
+  if (tile.x_rows == 64) return tile.w_rows == 32 || more;
+  if (more) return groups * 10 >= multiprocessors * 7;
   return groups * 10 >= multiprocessors * 9 && p.k >= (p.m > 160 ? 8192 : 4096);
 }
 

@@ -356,15 +356,17 @@ TEST(GpuLinearRows, EveryNumberOfRowsHasThePortableKernelsBits) {
   struct Shape {
     int64_t n, k;
   };
-  // Tiles of every width, the last one in part; K that ends inside a stage of 128.
+  const std::vector<int64_t> wide_counts = {17, 41, 64, 65, 90, 128};
+  // Tiles of every width, the last one in part; K that ends inside a stage.
   std::vector<Shape> shapes = {{48, 80}};
   if (real)
-    shapes = {{208, 576},  {1008, 1072}, {1520, 336}, {2096, 1040}, {3056, 208},
-              {4080, 272}, {4096, 4112}, {6128, 144}, {12336, 144}, {24, 2048}};
+    shapes = {{208, 576},    {1008, 1072}, {1520, 336},  {2096, 1040}, {3056, 208},  {4080, 272},
+              {4096, 4112},  {6128, 144},  {8432, 1104}, {12336, 144}, {16800, 656}, {20880, 144},
+              {25264, 1040}, {29504, 80},  {33600, 400}, {24, 2048}};
   for (const DType type : {DType::kF16, DType::kBF16}) {
     for (const Shape& shape : shapes) {
       const auto w = packed(test_device(), cases::random_weight_of(type, shape.n, shape.k, 5), type);
-      for (const int64_t rows : counts) {
+      for (const int64_t rows : shape.n > 13000 ? wide_counts : counts) {
         const auto want = products_of(*w, type, rows, 3), got = products_of(*w, type, rows, 8);
         ASSERT_EQ(got.size(), want.size());
         for (size_t i = 0; i < got.size(); ++i) {
@@ -380,7 +382,7 @@ TEST(GpuLinearTall, PlansCoverEveryRowAndFitTheChip) {
   constexpr int kUnits = 132, kMostMemory = 227 * 1024;
   int planned = 0;
   for (const int epilogue : {kHopperStore, kHopperStoreF32, kHopperResidual, kHopperGated}) {
-    for (int n = 16; n <= 12800; n += n < 4480 ? 16 : 160) {
+    for (int n = 16; n <= 34000; n += n < 4480 ? 16 : 160) {
       for (int m = 1; m <= 300; ++m) {
         HopperLinearParams p = {};
         p.m = m;
@@ -388,18 +390,22 @@ TEST(GpuLinearTall, PlansCoverEveryRowAndFitTheChip) {
         p.k = 4096;
         p.epilogue = epilogue;
         p.out_stride = n;
-        const HopperTallPlan plan = hopper_tall_plan(p, kUnits);
+        const HopperTallPlan plan = hopper_tall_plan(p, false, kUnits);
         if (plan.kernel == KernelId::kNone) continue;
         ++planned;
         const auto* tile = std::find_if(std::begin(kHopperTallTiles), std::end(kHopperTallTiles),
                                         [&](const HopperTallTile& one) { return one.kernel == plan.kernel; });
         ASSERT_NE(tile, std::end(kHopperTallTiles));
-        const int parts = plan.layers * tile->peers, tiles = (n + tile->w_rows - 1) / tile->w_rows;
+        const int parts = plan.layers * tile->peers, tiles = (n + plan.w_rows - 1) / plan.w_rows;
+        ASSERT_TRUE(is_wide(*tile) ? plan.w_rows <= tile->w_rows && plan.w_rows % 16 == 0
+                                   : plan.w_rows == tile->w_rows);
         ASSERT_TRUE(plan.grid == tiles * parts && plan.grid <= kUnits * plan.launches) << m << " " << n;
         ASSERT_TRUE(plan.launches == 1 || (m <= 16 && plan.launches == 2 && !plan.beats_library)) << m << " " << n;
         ASSERT_TRUE(plan.rows % 8 == 0 && plan.rows <= tile->x_rows && plan.rows * parts >= m) << m << " " << n;
-        ASSERT_EQ(plan.w_box * plan.w_box_halves * tile->peers, tile->w_rows) << m << " " << n;
-        ASSERT_LE(plan.dynamic_memory, kMostMemory);
+        ASSERT_EQ(plan.w_box * plan.w_box_halves * tile->peers, plan.w_rows) << m << " " << n;
+        ASSERT_LE(plan.stages * plan.stage_bytes + kHopperTallBeside, kMostMemory);
+        ASSERT_GE(plan.stages, plan.fewest_stages);
+        ASSERT_TRUE(epilogue != kHopperResidual || !is_wide(*tile));
       }
     }
   }
@@ -416,6 +422,8 @@ TEST(GpuLinearTall, ServesWhatItIsQuickerAtAndAllThatItFitsWithoutTheLibrary) {
   const char* const n32 = "hopper_linear_bf16_tall_n32_pair";
   const char* const n64 = "hopper_linear_bf16_tall_n64_pair";
   const char* const across = "hopper_linear_bf16_tall_across_pair";
+  const char* const n128 = "hopper_linear_bf16_tall_n128";
+  const char* const n192_m128 = "hopper_linear_bf16_tall_n192_m128";
   const char* const twice = "hopper_linear_bf16_tall_n48 hopper_linear_bf16_tall_n48";
   const char* const portable = "linear_bf16_many";
   const Case cases_[] = {{1024, 64, 256, false, n32, n32},
@@ -428,7 +436,12 @@ TEST(GpuLinearTall, ServesWhatItIsQuickerAtAndAllThatItFitsWithoutTheLibrary) {
                          {4096, 64, 257, true, "library linear_finish_bf16", portable},
                          {8192, 64, 256, false, "library", portable},
                          {12352, 64, 1, false, twice, twice},
-                         {12352, 64, 16, true, twice, twice}};
+                         {12352, 64, 16, true, twice, twice},
+                         {12352, 64, 17, false, n128, n128},
+                         {12352, 64, 64, false, "library", n128},
+                         {12352, 64, 64, true, "library linear_finish_bf16", portable},
+                         {12352, 64, 65, false, "library", portable},
+                         {24576, 64, 65, false, "library", n192_m128}};
   for (const Case& c : cases_) {
     for (const bool library : {true, false}) {
       std::vector<std::string> notes;

@@ -72,6 +72,13 @@ __device__ __forceinline__ uint hopper_pack<half>(float low, float high) {
   return r;
 }
 
+// Four neighbours of type T.
+template <typename T>
+HOPPER_FN float4 hopper_four(uint2 four, T) {
+  return make_float4(to_f(from_bits16<T>((ushort)four.x)), to_f(from_bits16<T>((ushort)(four.x >> 16))),
+                     to_f(from_bits16<T>((ushort)four.y)), to_f(from_bits16<T>((ushort)(four.y >> 16))));
+}
+
 // A value of lane 0, which the compiler then knows to be the same in all lanes; without that it does not overlap wgmma
 // with other code.
 template <typename V>

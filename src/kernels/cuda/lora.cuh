@@ -13,7 +13,7 @@
 // on 4 bytes.
 //
 // Operands go to registers directly. So a threadgroup needs little shared memory, and the next launch, a product that
-// fills almost all of it, can begin beside this one and load its weights.
+// fills almost all of it, runs beside this one: it may begin as soon as x is there, and only its epilogue waits for t.
 template <typename T>
 struct HopperLoraShrink {
   enum {
@@ -31,6 +31,11 @@ struct HopperLoraShrink {
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
     hopper_cluster_wait();
   }
+  // What precedes this launch has ended, and then the next one may begin (HopperLoraParams::early).
+  HOPPER_FN void begin() {
+    ptx_grid_wait();
+    ptx_grid_release();
+  }
   // Lane 4 g + t passes elements (g, 2 t) and (g, 2 t + 1) of an 8x8 matrix and gets (2 t, g) and (2 t + 1, g).
   HOPPER_FN uint transposed(uint pair) {
     uint r;
@@ -45,7 +50,6 @@ struct HopperLoraShrink {
   HOPPER_FN void run(const LoraParams& p, float* out, const T* x, const uchar* memory, const int* rows,
                      const LoraRunParams* runs) {
     __shared__ Smem sm;
-    ptx_grid_release();
     const int warp = (int)threadIdx.x >> 5, lane = (int)threadIdx.x & 31, group = (int)blockIdx.y * kLoraGroup;
     const int rank = (int)hopper_cluster_rank();
     const LoraRunParams run = runs[blockIdx.x / kHopperLoraCluster];
@@ -53,7 +57,7 @@ struct HopperLoraShrink {
     site.rank = 0;
     const uchar* slot = memory + run.slot * p.slot_bytes;
     if (run.slot >= 0) site = ((const LoraSiteParams*)slot)[p.site];
-    if (group >= site.rank) return ptx_grid_wait();  // the same in all threadgroups of a cluster
+    if (group >= site.rank) return begin();  // the same in all threadgroups of a cluster
     const int units = (p.k + kUnit - 1) / kUnit, each = (units + 32 - 1) / 32;
     const int first = min((rank * kWarps + warp) * each, units) * kUnit, end = min(first + each * kUnit, p.k);
     // The lane's elements of A, which is stored as [K][16], and of its rows of x; null where there is no such row.
@@ -67,7 +71,7 @@ struct HopperLoraShrink {
     for (int k = first + 16 * kSteps + lane * 4; k < end; k += 128) {
       asm volatile("prefetch.global.L2 [%0];" ::"l"((const T*)(slot + site.a) + (i64)(group + k) * kLoraGroup));
     }
-    if (first >= end) ptx_grid_wait();
+    if (first >= end) begin();
     float acc[2][4] = {};
 #pragma unroll 1
     for (int k = first; k < end; k += 16 * kSteps) {
@@ -78,7 +82,7 @@ struct HopperLoraShrink {
           of_a[s][i] = k + 16 * s < end ? *(const uint*)from : 0;
         }
       }
-      if (k == first) ptx_grid_wait();  // the first part of A was requested before the preceding launch ended
+      if (k == first) begin();  // the first part of A was requested before the preceding launch ended
       UNROLL for (int s = 0; s < kSteps; s++) {
         UNROLL for (int i = 0; i < 4; i++) {
           const T* from = of_row[i & 1];
@@ -131,11 +135,11 @@ HOPPER_LORA_SHRINK(f16, half)
 
 // The sums y of a product (of type T, without a bias) with the bias and the adapters, then the gate or the residual. A
 // threadgroup has 64 rows by 64 columns of y: gated, 32 of gate and the matching 32 of up.
-// Grid: (columns of out / 64, or gated / 32; rows / 64), kHopperLoraItems threads. REQUIRES: columns are a multiple of
-// eight, rows of y begin on 16 bytes, those of out on 4.
+// Grid: (columns of out / 64, or gated / 32; rows / 64), kHopperLoraFinishThreads threads. REQUIRES: columns are a
+// multiple of eight, rows of y begin on 16 bytes, those of out on 4.
 template <typename T>
 struct HopperLoraFinish {
-  enum { kRows = 64, kColumns = 64, kStride = kColumns + 8, kThreads = kHopperLoraItems };
+  enum { kRows = 64, kColumns = 64, kStride = kColumns + 8, kThreads = kHopperLoraFinishThreads };
   HOPPER_FN void run(const HopperLoraFinishParams& p, void* out, const T* y, const float* bias, const float* residual,
                      const HopperLoraMemory& m) {
     extern __shared__ __align__(16) unsigned char shared[];
@@ -148,11 +152,15 @@ struct HopperLoraFinish {
     const auto output_column = [=](int column) {
       return gated && column >= width ? half_n + first + column - width : first + column;
     };
-    HopperLoraTile<T, kColumns, decltype(output_column)> tile = {
-        p.lora, m, (HopperLoraRoom<T>*)(shared + kRows * kStride * 2), first_row, end_row, output_column};
-    tile.prepare();
+    HopperLoraTile<T, kHopperLoraItems, kThreads, decltype(output_column)> tile = {
+        p.lora,       m,       (HopperLoraRoom<T, kHopperLoraItems>*)(shared + kRows * kStride * 2),
+        first_row,    end_row, kColumns / 4,
+        output_column};
+    bool some = tile.prepare_runs((int)threadIdx.x, kThreads);
+    __syncthreads();
+    some |= tile.prepare_items((int)threadIdx.x, kThreads);
     ptx_grid_wait();
-    tile.request_t();
+    tile.request_t((int)threadIdx.x, kThreads);
 #pragma unroll 1
     for (int i = (int)threadIdx.x; i < kRows * kColumns / 8; i += kThreads) {
       const int r = i / (kColumns / 8), column = i % (kColumns / 8) * 8, n = output_column(column);
@@ -167,8 +175,8 @@ struct HopperLoraFinish {
       *(uint4*)(sums + r * kStride + column) = eight;
     }
     tile.await();
-    __syncthreads();
-    tile.add(sums, kStride);
+    const bool rest = __syncthreads_or(some) != 0;
+    tile.add(sums, kStride, rest);
     __syncthreads();
 #pragma unroll 1
     for (int i = (int)threadIdx.x; i < kRows * width / 2; i += kThreads) {
@@ -193,7 +201,7 @@ struct HopperLoraFinish {
 };
 
 #define HOPPER_LORA_FINISH(types, T)                                                                            \
-  extern "C" __global__ void __launch_bounds__(kHopperLoraItems) hopper_lora_finish_##types(                    \
+  extern "C" __global__ void __launch_bounds__(kHopperLoraFinishThreads) hopper_lora_finish_##types(            \
       const __grid_constant__ HopperLoraFinishParams p, void* out, const T* y, const float* bias,               \
       const float* residual, const uchar* memory, const int* rows, const LoraRunParams* runs, const float* t) { \
     HopperLoraFinish<T>::run(p, out, y, bias, residual, {memory, rows, runs, t});                               \

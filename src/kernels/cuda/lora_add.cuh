@@ -2,9 +2,11 @@
 // The second product of adapters (ops/lora.h) as a part of another kernel's epilogue (sm_90a): it adds to a tile of
 // rounded sums in shared memory, with the bits of lora_expand. No kernels here.
 //
-// A thread adds to four columns for the rows of a run. What it needs is copied to shared memory while the kernel's main
-// loop runs. The code of the usual case is short, because an epilogue is executed once per launch, and takes about as
-// long as its instructions take to arrive.
+// An item is four columns of a tile and the rows of a run. What the first ITEMS of them need is copied to shared memory
+// while the kernel's main loop runs, best by a warp that does nothing else: first what the runs' adapters have for this
+// linear, which takes three loads that depend on each other, for all runs at once, and then the parts of B. Then
+// THREADS threads add, each to every THREADS-th item. The code of the usual case is short, because an epilogue is
+// executed once per launch, and takes about as long as its instructions take to arrive.
 #pragma once
 
 #include "kernels/cuda/hopper.cuh"
@@ -18,83 +20,127 @@ struct HopperLoraMemory {
   const float* t;             // the first product, scaled
 };
 
-// Shared memory of THREADS threads; rows of t follow it (p.staged_ranks).
-template <typename T>
+// Rows of t follow it (p.staged_ranks).
+template <typename T, int ITEMS>
 struct alignas(16) HopperLoraRoom {
-  T b[kHopperLoraItems][kLoraGroup][4];  // [item][rank][column]
-  int places[32][kLoraRows];             // [run][row]: rows of the tile, or -1
+  struct Run {
+    int first, count;  // in the list of rows; count 0: none
+    int slices, unused;
+  };
+  struct Slice {
+    const T* b;
+    int column, n, first, rank;
+  };
+  // How many rows an item has (0: nothing to do in short code), its ranks, and where its slice begins in a row of t.
+  struct Item {
+    short count, rank;
+    int first;
+  };
+  T b[ITEMS][kLoraGroup][4];               // [item][rank][column]
+  int places[kHopperLoraRuns][kLoraRows];  // [run][row]: rows of the tile, or -1
+  Slice slices[kHopperLoraRuns][kHopperLoraSlices];
+  Run runs[kHopperLoraRuns];
+  Item items[ITEMS];
+  int rest, padding[3];  // nonzero: there are items that are not, or not wholly, for the short code
 };
-static_assert(sizeof(HopperLoraRoom<bfloat>) == kHopperLoraRoom, "as the host counts");
+static_assert(sizeof(HopperLoraRoom<bfloat, kHopperLoraItems>) == hopper_lora_room(kHopperLoraItems),
+              "as the host counts");
 
-// The columns [0, COLUMNS) of a tile with the rows [first_row, end_row). `output_column` tells which column of the
+// The columns of a tile with the rows [first_row, end_row). `output_column` tells which column of the
 // output a column of the tile is; four neighbours that begin at a multiple of four stay neighbours.
-template <typename T, int COLUMNS, typename Columns>
+template <typename T, int ITEMS, int THREADS, typename Columns>
 struct HopperLoraTile {
-  enum { kThreads = kHopperLoraItems, kQuads = COLUMNS / 4 };
   const HopperLoraParams& p;
   const HopperLoraMemory& m;
-  HopperLoraRoom<T>* room;  // not used unless p.room
+  HopperLoraRoom<T, ITEMS>* room;  // not used unless p.room
   int first_row, end_row;
+  int quads;  // fours of columns of the tile
   Columns output_column;
-  // The thread's item: its first column of the tile, the rows of its run (0: nothing to do in short code), where its
-  // slice begins in a row of t, and its ranks. `rest`: there are other items, or this one is not for the short code.
-  int column, count, first, rank;
-  bool rest;
 
   // Where column n of a slice begins in its B.
-  __device__ __forceinline__ const T* column_of(const uchar* slot, const LoraSliceParams& slice, int n) const {
-    return (const T*)(slot + slice.b) + (i64)(n / kLoraGroup) * slice.rank * kLoraGroup + n % kLoraGroup;
+  static __device__ __forceinline__ const T* column_of(const T* b, int rank, int n) {
+    return b + (i64)(n / kLoraGroup) * rank * kLoraGroup + n % kLoraGroup;
   }
-  __device__ __forceinline__ int place_of(const LoraRunParams& run, int i) const {
-    const int row = i < run.count ? m.rows[run.first + i] - p.first : -1;
+  // The row of the tile that is row i of the list of rows, or -1.
+  __device__ __forceinline__ int place_of(int i) const {
+    const int row = m.rows[i] - p.first;
     return row >= first_row && row < end_row ? row - first_row : -1;
   }
 
-  // Requests the part of B. It reads nothing that a launch of the step writes.
-  __device__ __forceinline__ void prepare() {
-    const int item = (int)threadIdx.x;
-    column = item % kQuads * 4;
-    count = first = rank = 0;
-    rest = item + kThreads < p.runs * kQuads && m.runs[(item + kThreads) / kQuads].slot >= 0;
-    if (item >= p.runs * kQuads) return;
-    const LoraRunParams run = m.runs[item / kQuads];
-    if (run.slot < 0) return;
-    const uchar* slot = m.memory + run.slot * p.slot_bytes;
-    const LoraSiteParams site = ((const LoraSiteParams*)slot)[p.site];
-    if (p.room != 0) {
+  // What the adapters of the runs have for this linear. A barrier between these threads must follow. Here and below,
+  // true: not everything is for the short code. Neither reads what a launch of the step writes.
+  __device__ __forceinline__ bool prepare_runs(int thread, int threads) {
+    bool rest = p.room == 0;
 #pragma unroll 1
-      for (int i = item % kQuads; i < kLoraRows; i += kQuads) room->places[item / kQuads][i] = place_of(run, i);
-    }
-    const int n = output_column(column);
-#pragma unroll 1
-    for (int s = 0; s < site.num_slices; s++) {
-      const LoraSliceParams slice = ((const LoraSliceParams*)(slot + site.slices))[s];
-      const int at = n - slice.column;
-      if (at + 4 <= 0 || at >= slice.n) continue;
-      const bool usual = p.room != 0 && at >= 0 && at + 4 <= slice.n && slice.rank <= kLoraGroup &&
-                         ((at | slice.first | slice.rank) & 3) == 0;
-      if (!usual) {
-        rest = true;
+    for (int r = thread; r < p.runs && p.room != 0; r += threads) {
+      const LoraRunParams run = m.runs[r];
+      if (r >= kHopperLoraRuns) {
+        rest |= run.slot >= 0;
         continue;
       }
-      count = run.count;
-      first = slice.first;
-      rank = slice.rank;
-      const T* from = column_of(slot, slice, at);
+      int slices = 0;
+      if (run.slot >= 0) {
+        const uchar* slot = m.memory + run.slot * p.slot_bytes;
+        const LoraSiteParams site = ((const LoraSiteParams*)slot)[p.site];
+        rest |= site.num_slices > kHopperLoraSlices;
+        slices = min(site.num_slices, (int)kHopperLoraSlices);
+        UNROLL for (int s = 0; s < kHopperLoraSlices; s++) {
+          if (s >= slices) break;
+          const LoraSliceParams slice = ((const LoraSliceParams*)(slot + site.slices))[s];
+          room->slices[r][s] = {(const T*)(slot + slice.b), slice.column, slice.n, slice.first, slice.rank};
+        }
+      }
+      room->runs[r] = {run.first, run.slot >= 0 ? run.count : 0, slices, 0};
+    }
+    return rest;
+  }
+  // Requests the items' parts of B.
+  __device__ __forceinline__ bool prepare_items(int thread, int threads) {
+    if (p.room == 0) return true;
+    const int runs = min(p.runs, (int)kHopperLoraRuns);
+    bool rest = false;
 #pragma unroll 1
-      for (int j = 0; j < rank; j++) {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(ptx_shared_address(room->b[item][j])),
-                     "l"(from + j * kLoraGroup)
-                     : "memory");
+    for (int i = thread; i < runs * kLoraRows; i += threads) {
+      const auto run = room->runs[i / kLoraRows];
+      const int row = i % kLoraRows;
+      room->places[i / kLoraRows][row] = row < run.count ? place_of(run.first + row) : -1;
+    }
+#pragma unroll 1
+    for (int item = thread; item < runs * quads; item += threads) {
+      const auto run = room->runs[item / quads];
+      if (item >= ITEMS) {
+        rest |= run.count > 0;
+        continue;
+      }
+      room->items[item] = {0, 0, 0};
+      const int n = output_column(item % quads * 4);
+#pragma unroll 1
+      for (int s = 0; s < run.slices; s++) {
+        const auto slice = room->slices[item / quads][s];
+        const int at = n - slice.column;
+        if (at + 4 <= 0 || at >= slice.n) continue;
+        if (at < 0 || at + 4 > slice.n || slice.rank > kLoraGroup || ((at | slice.first | slice.rank) & 3) != 0) {
+          rest = true;
+          continue;
+        }
+        room->items[item] = {(short)run.count, (short)slice.rank, slice.first};
+        const T* from = column_of(slice.b, slice.rank, at);
+#pragma unroll 4
+        for (int j = 0; j < slice.rank; j++) {
+          asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(ptx_shared_address(room->b[item][j])),
+                       "l"(from + j * kLoraGroup)
+                       : "memory");
+        }
       }
     }
+    return rest;
   }
   // Requests the rows of t, when the first product is complete.
-  __device__ __forceinline__ void request_t() {
+  __device__ __forceinline__ void request_t(int thread, int threads) {
     const int pieces = p.staged_ranks / 4;
     float* to_rows = (float*)(room + 1);
 #pragma unroll 1
-    for (int i = (int)threadIdx.x; i < (end_row - first_row) * pieces; i += kThreads) {
+    for (int i = thread; i < (end_row - first_row) * pieces; i += threads) {
       hopper_copy16(ptx_shared_address(to_rows + 4 * i),
                     m.t + (i64)(first_row + i / pieces) * p.t_stride + i % pieces * 4);
     }
@@ -105,23 +151,35 @@ struct HopperLoraTile {
     ptx_copy_wait<0>();
   }
 
-  // REQUIRES: all sums, and what all threads have requested, are there.
-  __device__ __forceinline__ void add(T* sums, int stride) {
+  // REQUIRES: all sums, and what has been requested, are there. `rest`: what the preparing functions told any thread.
+  __device__ __forceinline__ void add(T* sums, int stride, bool rest) {
+    if (p.room != 0) {
+#pragma unroll 1
+      for (int item = (int)threadIdx.x; item < min(p.runs * quads, (int)ITEMS); item += THREADS) {
+        add_item(item, sums + item % quads * 4, stride);
+      }
+    }
+    if (rest) add_rest(*this, sums, stride);  // by value, so that the members stay in registers
+  }
+
+ private:
+  __device__ __forceinline__ void add_item(int item, T* sums, int stride) {
     const float* t = p.staged_ranks > 0 ? (const float*)(room + 1) : m.t + first_row * p.t_stride;
     const int t_stride = p.staged_ranks > 0 ? p.staged_ranks : (int)p.t_stride;
-    const T(*b)[4] = room->b[threadIdx.x];
-    const int* places = room->places[(int)threadIdx.x / kQuads];
+    const typename HopperLoraRoom<T, ITEMS>::Item own = room->items[item];
+    const T(*b)[4] = room->b[item];
+    const int* places = room->places[item / quads];
 #pragma unroll 1
-    for (int i = 0; i < count; i += 4) {
+    for (int i = 0; i < own.count; i += 4) {
       int place[4];
       const float* left[4];
       float acc[4][4] = {};
       UNROLL for (int r = 0; r < 4; r++) {
         place[r] = places[i + r];
-        left[r] = t + max(place[r], 0) * t_stride + first;
+        left[r] = t + max(place[r], 0) * t_stride + own.first;
       }
 #pragma unroll 1
-      for (int j = 0; j < rank; j += 4) {
+      for (int j = 0; j < own.rank; j += 4) {
         float4 four[4];
         UNROLL for (int r = 0; r < 4; r++) four[r] = *(const float4*)(left[r] + j);
         UNROLL for (int e = 0; e < 4; e++) {
@@ -135,16 +193,13 @@ struct HopperLoraTile {
       }
       UNROLL for (int r = 0; r < 4; r++) {
         if (place[r] < 0) continue;
-        uint2* y = (uint2*)(sums + place[r] * stride + column);
+        uint2* y = (uint2*)(sums + place[r] * stride);
         const uint2 before = *y;
         *y = make_uint2(hopper_pack<T>(low_of(before.x) + acc[r][0], high_of(before.x) + acc[r][1]),
                         hopper_pack<T>(low_of(before.y) + acc[r][2], high_of(before.y) + acc[r][3]));
       }
     }
-    if (rest) add_rest(*this, sums, stride);  // by value, so that the members stay in registers
   }
-
- private:
   static __device__ __forceinline__ float low_of(uint pair) {
     return to_f(from_bits16<T>((ushort)pair));
   }
@@ -157,25 +212,27 @@ struct HopperLoraTile {
     tile.add_others(sums, stride);
   }
   __device__ __forceinline__ void add_others(T* sums, int stride) {
-    for (int item = (int)threadIdx.x; item < p.runs * kQuads; item += kThreads) {
-      const LoraRunParams run = m.runs[item / kQuads];
+    for (int item = (int)threadIdx.x; item < p.runs * quads; item += THREADS) {
+      const LoraRunParams run = m.runs[item / quads];
       if (run.slot < 0) return;
+      typename HopperLoraRoom<T, ITEMS>::Item own = {};
+      if (p.room != 0 && item < ITEMS) own = room->items[item];
       const uchar* slot = m.memory + run.slot * p.slot_bytes;
       const LoraSiteParams site = ((const LoraSiteParams*)slot)[p.site];
-      const int n = output_column(item % kQuads * 4);
+      const int n = output_column(item % quads * 4);
 #pragma unroll 1
       for (int s = 0; s < site.num_slices; s++) {
         const LoraSliceParams slice = ((const LoraSliceParams*)(slot + site.slices))[s];
         const int at = n - slice.column;
         if (at + 4 <= 0 || at >= slice.n) continue;
-        if (item == (int)threadIdx.x && count > 0 && slice.first == first && at >= 0 && at + 4 <= slice.n) continue;
+        if (own.count > 0 && slice.first == own.first && at >= 0 && at + 4 <= slice.n) continue;
 #pragma unroll 1
         for (int i = 0; i < run.count * 4; i++) {
-          const int c = i % 4, place = place_of(run, i / 4);
+          const int c = i % 4, place = place_of(run.first + i / 4);
           if (place < 0 || at + c < 0 || at + c >= slice.n) continue;
-          const T* b = column_of(slot, slice, at + c);
+          const T* b = column_of((const T*)(slot + slice.b), slice.rank, at + c);
           const float* left = m.t + (first_row + place) * p.t_stride + slice.first;
-          T* y = sums + place * stride + item % kQuads * 4 + c;
+          T* y = sums + place * stride + item % quads * 4 + c;
           float acc = 0.0f;
 #pragma unroll 1
           for (int j = 0; j < slice.rank; j++) acc = fma(__ldcg(left + j), to_f(b[(i64)j * kLoraGroup]), acc);

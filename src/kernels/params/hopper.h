@@ -36,7 +36,7 @@ constexpr int hopper_wide_stages(int rows) {
   return rows == 16 ? 10 : 8;
 }
 
-// ---- linear in one wave of narrow tiles (kernels/cuda/linear_tall.cuh) ----
+// ---- linear in one wave of tiles (kernels/cuda/linear_tall.cuh) ----
 
 // The rows of a matrix as the copy engine (TMA) addresses them: a CUDA tensor map, made by gpu::Device::map_rows().
 struct alignas(64) HopperTensorMap {
@@ -49,9 +49,9 @@ struct HopperTallParams {
   int rows;        // rows of x per threadgroup
   int layers;      // how many threadgroups (or pairs) share the rows of x
   int first_tile;  // of this launch
+  int stages;      // of the ring
+  int width;       // wide tiles: rows of W in one, at most as many as the kernel has sums for; a multiple of 16
 };
-
-enum { kHopperTallThreads = 160 };
 
 // hopper_lora_finish: what follows a product of another kernel, with the second product of adapters.
 struct HopperLoraFinishParams {
@@ -60,15 +60,32 @@ struct HopperLoraFinishParams {
   i64 y_stride;
 };
 // Its shared memory without the rows of t: 64 rows of sums, and the parts of adapters.
-enum { kHopperLoraFinishMemory = 64 * 72 * 2 + kHopperLoraRoom };
+enum { kHopperLoraFinishThreads = 128 };
+enum { kHopperLoraFinishMemory = 64 * 72 * 2 + hopper_lora_room(kHopperLoraItems) };
 
-// Of wb rows of W and xb of x: 64s of k in a stage, and stages of a ring of 200 to 220 KB.
-constexpr int hopper_tall_deep(int xb) {
-  return xb > 64 ? 1 : 2;
+// Of wb rows of W and xb of x: 64s of k in a stage and its bytes, stages of a ring of 200 to 220 KB, the warpgroups
+// that multiply, threads (with adapters 32 more), and parts of the second product of adapters that have shared memory:
+// those of eight runs of rows.
+constexpr int hopper_tall_deep(int wb, int xb) {
+  return wb > 64 || xb > 64 ? 1 : 2;
 }
-constexpr int hopper_tall_stages(int wb, int xb) {
-  return (xb > 64 ? 220 : 200) * 1024 / (128 * hopper_tall_deep(xb) * (wb + xb));
+constexpr int hopper_tall_stage_bytes(int wb, int xb) {
+  return 128 * hopper_tall_deep(wb, xb) * (wb + xb);
 }
+constexpr int hopper_tall_most_stages(int wb, int xb) {
+  return (hopper_tall_deep(wb, xb) == 1 ? 220 : 200) * 1024 / hopper_tall_stage_bytes(wb, xb);
+}
+constexpr int hopper_tall_groups(int wb, int xb) {
+  return wb > 64 && xb > 64 ? 2 : 1;
+}
+constexpr int hopper_tall_threads(int wb, int xb) {
+  return 128 * hopper_tall_groups(wb, xb) + 32;
+}
+constexpr int hopper_tall_lora_items(int wb) {
+  return wb > 64 ? 2 * wb : int{kHopperLoraItems};
+}
+// A wide tile gives up stages for adapters, down to these; a narrow one gives up one.
+enum { kHopperTallFewestStages = 3 };
 
 // ---- the products of experts (kernels/cuda/moe_sort.cuh, moe_linear.cuh, linear_quantised.cuh) ----
 

@@ -48,9 +48,15 @@ struct LoraParams {
 
 enum {
   kHopperLoraCluster = 8,  // threadgroups of the first product that share a run of rows
-  kHopperLoraItems = 128,  // parts of a tile of the second product, one for each thread
-  kHopperLoraRoom = kHopperLoraItems * kLoraGroup * 8 + 32 * kLoraRows * 4  // bytes that they have in shared memory
+  kHopperLoraRuns = 32,    // runs of rows, and slices of an adapter, for which there is shared memory
+  kHopperLoraSlices = 4,
+  kHopperLoraItems = 128  // parts of a tile of the second product: four columns of a run of rows
 };
+// Bytes that so many parts have in shared memory.
+constexpr int hopper_lora_room(int items) {
+  const int runs = kHopperLoraRuns;
+  return items * (int{kLoraGroup} * 8 + 8) + runs * (int{kLoraRows} * 4 + int{kHopperLoraSlices} * 24 + 16) + 16;
+}
 
 // The second product, as a part of another kernel.
 struct HopperLoraParams {
@@ -58,7 +64,7 @@ struct HopperLoraParams {
   int site;
   int first;         // the row of the step that is row 0
   int runs;          // 0: no adapters
-  int room;          // 1: the kernel has kHopperLoraRoom bytes for it
+  int room;          // 1: the kernel has hopper_lora_room() bytes for it
   int staged_ranks;  // behind that, this many elements for each row of the tile; 0: none
-  int unused;
+  int early;         // 1: what precedes the launch of the first product has ended when this launch begins
 };

@@ -40,14 +40,22 @@ HopperLoraParams params_of(const LoraArgs* lora) {
   return p;
 }
 
-// Bytes of shared memory for the adapters' parts of a tile with so many rows, where there is room for them.
-int adapter_room(HopperLoraParams& p, int rows, const LoraArgs* lora, int memory) {
-  if (lora == nullptr || memory + kHopperLoraRoom > kHopperMostShared) return 0;
-  p.room = 1;
-  const i64 rows_of_t = rows * lora->rank * 4;
-  if (memory + kHopperLoraRoom + rows_of_t > kHopperMostShared) return kHopperLoraRoom;
-  p.staged_ranks = static_cast<int>(lora->rank);
-  return kHopperLoraRoom + static_cast<int>(rows_of_t);
+// Bytes of shared memory of linear_tall, with the adapters' parts of a tile where there is room for them. A wide tile
+// has fewer stages then.
+int tall_memory(HopperTallParams& p, const HopperTallPlan& plan, const LoraArgs* lora) {
+  const auto with = [&](int stages, int more) { return stages * plan.stage_bytes + kHopperTallBeside + more; };
+  p.stages = plan.stages;
+  if (lora == nullptr) return with(p.stages, 0);
+  const int room = hopper_lora_room(plan.lora_items);
+  const i64 rows_of_t = plan.rows * lora->rank * 4;
+  for (const i64 more : {room + rows_of_t, i64{room}}) {
+    if (with(plan.fewest_stages, 0) + more > kHopperMostShared) continue;
+    p.lora.room = 1;
+    p.lora.staged_ranks = more > room ? static_cast<int>(lora->rank) : 0;
+    while (with(p.stages, 0) + more > kHopperMostShared) p.stages--;
+    return with(p.stages, static_cast<int>(more));
+  }
+  return with(p.stages, 0);
 }
 
 // 16-bit activations, of which no more than so many rows, on the boundaries that the kernels' loads need.
@@ -67,12 +75,12 @@ Tensor normed_rows(GpuBackend& gpu, const LinearProduct& product) {
   return normed;
 }
 
-// ---- narrow tiles in one wave ----
+// ---- one wave of tiles ----
 
 HopperTallPlan tall_plan(const GpuBackend& gpu, const LinearProduct& product) {
   if (!fits(gpu, product, kHopperTallRows) || product.weight.dtype() != product.type) return {};
   if (reinterpret_cast<uintptr_t>(product.args.residual.data) % 8 != 0) return {};
-  return hopper_tall_plan(params_of(product), gpu.device().info().compute_units);
+  return hopper_tall_plan(params_of(product), product.args.lora != nullptr, gpu.device().info().compute_units);
 }
 
 // Describes W and x for the copy engine. False where the driver cannot.
@@ -101,18 +109,20 @@ void run_tall(GpuBackend& gpu, const LinearProduct& product) {
   HopperTallParams p = {};
   p.linear = params_of(product);
   p.lora = params_of(args.lora);
+  p.lora.early = p.lora.runs > 0;
   p.rows = plan.rows;
   p.layers = plan.layers;
+  p.width = plan.w_rows;
   const LoraArgs none, &lora = args.lora != nullptr ? *args.lora : none;
-  const int memory = plan.dynamic_memory + adapter_room(p.lora, plan.rows, args.lora, plan.dynamic_memory);
+  const int memory = tall_memory(p, plan, args.lora);
   QUIRE_CHECK(map_operands(gpu, product, plan, p), "tall_serves() has mapped these operands");
   const int each = static_cast<int>(grid_div(plan.grid, plan.launches));
   for (; p.first_tile < plan.grid; p.first_tile += each) {
     gpu.launch({plan.kernel, product.type}, p,
                {args.out.data, args.bias, args.residual.data, lora.memory.data, lora.rows.rows.data(),
                 lora.rows.runs.data(), lora.t.data},
-               {static_cast<uint32_t>(std::min(each, plan.grid - p.first_tile))}, kHopperTallThreads,
-               static_cast<uint32_t>(memory));
+               {static_cast<uint32_t>(std::min(each, plan.grid - p.first_tile))},
+               static_cast<uint32_t>(plan.threads + (p.lora.runs > 0 ? 32 : 0)), static_cast<uint32_t>(memory));
   }
 }
 
@@ -139,12 +149,13 @@ void finish_with_adapters(GpuBackend& gpu, const LinearProduct& product, const T
   p.lora = params_of(args.lora);
   p.lora.room = 1;
   const int64_t rows_of_t = std::min<int64_t>(sums.rows, 64) * lora.rank * 4;
-  if (rows_of_t <= kHopperLoraRoom) p.lora.staged_ranks = static_cast<int>(lora.rank);
+  if (rows_of_t <= hopper_lora_room(kHopperLoraItems)) p.lora.staged_ranks = static_cast<int>(lora.rank);
   p.y_stride = sums.stride;
   gpu.launch({KernelId::kHopperLoraFinish, product.type}, p,
              {args.out.data, sums.data, args.bias, args.residual.data, lora.memory.data, lora.rows.rows.data(),
               lora.rows.runs.data(), lora.t.data},
-             {grid_div(args.out.cols, args.gated != nullptr ? 32 : 64), grid_div(sums.rows, 64)}, kHopperLoraItems,
+             {grid_div(args.out.cols, args.gated != nullptr ? 32 : 64), grid_div(sums.rows, 64)},
+             kHopperLoraFinishThreads,
              static_cast<uint32_t>(kHopperLoraFinishMemory + (p.lora.staged_ranks > 0 ? rows_of_t : 0)));
 }
 

@@ -120,28 +120,34 @@ HopperLinearPlan hopper_linear_plan(HopperLinearParams& p, int multiprocessors) 
           kHopperLinearThreads, hopper_wide_stages(rows) * (64 + rows) * 128 + 1024};
 }
 
-HopperTallPlan hopper_tall_plan(const HopperLinearParams& p, int multiprocessors) {
+HopperTallPlan hopper_tall_plan(const HopperLinearParams& p, bool adapted, int multiprocessors) {
   HopperTallPlan plan;
-  const bool gated = p.epilogue == kHopperGated;
+  const bool gated = p.epilogue == kHopperGated, residual = p.epilogue == kHopperResidual;
   if (p.m > kHopperTallRows || p.k % 16 != 0 || p.n % (gated ? 16 : 8) != 0 || p.normed) return plan;
   if (p.out_stride % 2 != 0 || p.residual_stride % 2 != 0) return plan;
+  const int width = groups(groups(p.n, multiprocessors), 16) * 16;  // of a wide tile
   for (const HopperTallTile& tile : kHopperTallTiles) {
-    const bool pair = tile.peers == 2;
-    if (pair != (p.m > 64) || (tile.x_rows > 64 && p.m <= 128)) continue;
+    if (p.m < tile.first || p.m > tile.last) continue;
+    const bool pair = tile.peers == 2, wide = is_wide(tile);
+    if (wide && (residual || width > tile.w_rows || (p.m > 64 && width < kHopperTallLeastWidth))) continue;
+    const int w_rows = wide ? width : tile.w_rows;
     const int layers = groups(p.m, tile.x_rows * tile.peers), parts = layers * tile.peers;
-    const int grid = groups(p.n, tile.w_rows) * parts, launches = groups(grid, multiprocessors);
+    const int grid = groups(p.n, w_rows) * parts, launches = groups(grid, multiprocessors);
     const bool several = p.m <= kHopperSeveralRows && tile.w_rows == 48 && launches <= kHopperMostLaunches;
     if (launches > 1 && !several) continue;
     plan.kernel = tile.kernel;
-    plan.beats_library = launches == 1 && tall_beats_library(p, tile, grid, multiprocessors);
+    plan.beats_library = launches == 1 && tall_beats_library(p, adapted, tile, grid, multiprocessors);
     plan.grid = grid;
     plan.launches = launches;
-    plan.dynamic_memory = hopper_tall_stages(tile.w_rows, tile.x_rows) * hopper_tall_deep(tile.x_rows) * 128 *
-                              (tile.w_rows + tile.x_rows) +
-                          2048;
+    plan.threads = hopper_tall_threads(tile.w_rows, tile.x_rows);
+    plan.stages = hopper_tall_most_stages(tile.w_rows, tile.x_rows);
+    plan.fewest_stages = wide ? int{kHopperTallFewestStages} : plan.stages - 1;
+    plan.stage_bytes = hopper_tall_stage_bytes(tile.w_rows, tile.x_rows);
+    plan.lora_items = hopper_tall_lora_items(tile.w_rows);
     plan.rows = groups(groups(p.m, parts), 8) * 8;
+    plan.w_rows = w_rows;
     plan.layers = layers;
-    plan.w_box = gated || pair ? tile.w_rows / 2 : tile.w_rows;
+    plan.w_box = gated || pair ? w_rows / 2 : w_rows;
     plan.w_halves = gated ? 2 : 1;
     plan.w_box_halves = gated && !pair ? 2 : 1;
     break;

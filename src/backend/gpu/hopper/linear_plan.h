@@ -21,20 +21,24 @@ struct HopperLinearPlan {
 // which streams x. Fills in the tiles of `p`.
 HopperLinearPlan hopper_linear_plan(HopperLinearParams& p, int multiprocessors);
 
-// linear_tall: all of a product in one wave of narrow tiles; with few rows of x, also in several launches of a wave
-// each, whose first weights arrive while the launch before ends.
+// linear_tall: all of a product in one wave of tiles; with few rows of x, also in several launches of a wave of narrow
+// tiles each, whose first weights arrive while the launch before ends.
 struct HopperTallPlan {
   KernelId kernel = KernelId::kNone;  // kNone: not served
   bool beats_library = false;
   int grid = 0;  // threadgroups of all launches
-  int launches = 1;
-  int dynamic_memory = 0;
-  int rows = 0;                 // of x in a threadgroup: the box of x's tensor map
-  int layers = 0;               // of threadgroups, or pairs of them, that share the rows of x
+  int launches = 1, threads = 0;
+  int stages = 0, fewest_stages = 0, stage_bytes = 0;  // of the ring, which gives up some for adapters
+  int lora_items = 0;                                  // parts of adapters that there may be memory for
+  int rows = 0;                                        // of x in a threadgroup: the box of x's tensor map
+  int w_rows = 0;                                      // of W in a tile
+  int layers = 0;                                      // of threadgroups, or pairs of them, that share the rows of x
   int w_box = 0, w_halves = 0;  // the box of W's tensor map, and the number of halves that W's rows are seen as
   int w_box_halves = 0;
 };
-HopperTallPlan hopper_tall_plan(const HopperLinearParams& p, int multiprocessors);
+inline constexpr int kHopperTallBeside = 2048;  // bytes of shared memory beside the ring: barriers, and alignment
+// `adapted`: adapters are added to the sums.
+HopperTallPlan hopper_tall_plan(const HopperLinearParams& p, bool adapted, int multiprocessors);
 
 // linear_quantised. Fills in what follows from `linear` and `weight`.
 HopperLinearPlan hopper_quantised_plan(HopperQuantisedParams& p, int multiprocessors);
