@@ -8,11 +8,6 @@
 namespace quire::cpu {
 namespace {
 
-// Pieces of panels, which kernels take in pairs.
-constexpr int64_t even(int64_t panels) {
-  return std::max<int64_t>(2, panels / 2 * 2);
-}
-
 // Threads take pieces in turns. This order gives the pieces that a thread takes one after the other to neighbours in
 // memory, since a kernel prefetches the panels behind those it multiplies. Numbers from `pieces` on are none.
 constexpr int64_t neighbour(int64_t ticket, int64_t pieces, int threads) {
@@ -87,7 +82,7 @@ void CpuBackend::linear_piece(const PackedView& w, const LinearArgs& args, const
   // Gate and up of a few panels stay in a near cache until they are multiplied.
   const int64_t rows = row_end - row_begin;
   const int64_t half = w.panels() / 2;
-  const int64_t most = even(kGatedFloats / (2 * kPanel * rows));
+  const int64_t most = whole_sets(kGatedFloats / (2 * kPanel * rows));
   Scratch& memory = thread_sums_[static_cast<size_t>(thread)];
   for (int64_t p = begin; p < end; p += most) {
     const int64_t panels = std::min(most, end - p);
@@ -112,7 +107,7 @@ void CpuBackend::linear_piece(const PackedView& w, const LinearArgs& args, const
 void CpuBackend::linear_few_rows(const PackedView& w, const LinearArgs& args) {
   const int64_t panels = w.panels();
   const int threads = pool_.threads();
-  const int64_t grain = even(panels / (4 * threads));
+  const int64_t grain = whole_sets(panels / (4 * threads));
   const int64_t pieces = ceil_div(panels, grain);
   pool_.run([&](int thread) {
     const PreparedRows rows = prepared_rows(thread_rows_[static_cast<size_t>(thread)], w, args.x.rows);
@@ -143,7 +138,7 @@ void CpuBackend::linear_many_rows(const PackedView& w, const LinearArgs& args, b
   const int64_t row_blocks = ceil_div(rows, row_block);
   row_block = round_up(ceil_div(rows, row_blocks), kRowTile);
   const int threads = pool_.threads();
-  const int64_t grain = even(std::min<int64_t>(8, panels * row_blocks / (4 * threads)));
+  const int64_t grain = whole_sets(std::min<int64_t>(8, panels * row_blocks / (4 * threads)));
   const int64_t pieces = ceil_div(panels, grain);
   const int64_t tickets = round_up(pieces, threads);
   pool_.for_each_piece(row_blocks * tickets, 1, [&](int64_t piece, int64_t, int thread) {
@@ -170,7 +165,7 @@ void CpuBackend::linear_heads(const LinearHeadsArgs& args) {
   const int64_t row_block = round_up(ceil_div(rows, row_blocks), kRowTile);
   const int64_t panels = first.panels();
   const int64_t grain =
-      std::min(round_up(panels, 2), even(panels * args.heads * row_blocks / (int64_t{4} * pool_.threads())));
+      std::min(round_up(panels, 2), whole_sets(panels * args.heads * row_blocks / (int64_t{4} * pool_.threads())));
   const int64_t panel_pieces = ceil_div(panels, grain);
   pool_.for_each_piece(row_blocks * args.heads * panel_pieces, 1, [&](int64_t piece, int64_t, int thread) {
     const int64_t head = piece / panel_pieces % args.heads;

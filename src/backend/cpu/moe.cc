@@ -385,8 +385,7 @@ void CpuBackend::moe_add_pieces(std::span<const MoePlan::Expert> experts,
   moe_.clear_pieces();
   for (const MoePlan::Expert& e : experts) {
     const int64_t most = e.rows <= kFewRows ? fair : std::min(fair, kMostPanels);
-    moe_.add_pieces(e, row_block(e), matrix(weights[static_cast<size_t>(e.id)]).view().panels(),
-                    std::max<int64_t>(2, most / 2 * 2));
+    moe_.add_pieces(e, row_block(e), matrix(weights[static_cast<size_t>(e.id)]).view().panels(), whole_sets(most));
   }
 }
 

@@ -58,6 +58,11 @@ constexpr int kRowTile = 16;    // rows in a tile of quantised activations
 constexpr int64_t kRowBlockBytes = 1 << 20;
 constexpr int kReadyBlockBytes = 1280;  // the most that any level's unpacked block takes
 
+// Panels of a piece of work: kernels take two or four panels side by side.
+constexpr int64_t whole_sets(int64_t panels) {
+  return panels < 4 ? 2 : panels / 4 * 4;
+}
+
 enum class Scheme : uint8_t {
   kPlain,
   kScale,

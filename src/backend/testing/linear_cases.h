@@ -29,8 +29,8 @@ struct LinearShape {
   int64_t k;  // rounded up to the type's block
 };
 // Panels that are full, partial and single; K of one block, an odd count of blocks, and real layers.
-inline constexpr LinearShape kLinearShapes[] = {{1, 32},    {15, 96},   {16, 256}, {17, 576},
-                                                {100, 512}, {33, 1536}, {576, 288}};
+inline constexpr LinearShape kLinearShapes[] = {{1, 32},    {15, 96},   {16, 256}, {17, 576}, {100, 512},
+                                                {33, 1536}, {576, 288}, {247, 64}, {295, 32}};
 inline constexpr int64_t kLinearRows[] = {1, 2, 3, 4, 5, 6, 7, 8, 12, 15, 16, 17, 20, 33, 64, 130};
 inline constexpr int64_t kMaxLinearRows = 130;
 // What a 135M model runs: qkv, o, gate+up, down.

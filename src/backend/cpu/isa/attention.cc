@@ -5,9 +5,9 @@
 // tiles: scores into `p` (each K vector is multiplied with all rows of a tile), softmax per row, then o += p * V. K and
 // V of 16-bit pages are widened to float first when several row tiles will read them, one after the other into the same
 // 64 vectors times head_dim, so that a pass stays in L1; those of 8-bit pages and of pages in rows always are. None of
-// these choices changes a bit: a row's chain of operations is its own. (Prefetching the next tile, at once or spread
-// over this one, was measured and gained nothing: decode with three rows per kv head spends its time on widening and
-// arithmetic.)
+// these choices changes a bit: a row's chain of operations is its own. Where few rows read 16-bit pages as they are, a
+// step waits for memory: the scores of a tile request its V, and the sums over V the next tile's K, each line with the
+// line at the same place of what is being read, so that they come from as many pages at a time.
 #include "backend/cpu/isa/attention_shared.h"
 #include "backend/cpu/isa/attention_widen.h"
 
@@ -50,9 +50,20 @@ constexpr int tile_vectors(int rows) {
 #endif
 }
 
+// How far the chunks to be requested are from those being read, in bytes; types that wait for nothing ignore it.
+using Ahead = const int64_t*;
+constexpr int64_t kNoneAhead[kTileGroups] = {};
+template <typename T>
+constexpr bool kAsksAhead = sizeof(typename T::Type) == 2;
+constexpr int kVectorsPerLine = 2;  // of 16-bit elements
+template <typename Type>
+QUIRE_INLINE void prefetch_at(const Type* now, int64_t distance) {
+  __builtin_prefetch(reinterpret_cast<const char*>(now) + distance);
+}
+
 // s[r][v*16..] = chain over d of q[r][d] * k[v][d][..]
 template <typename T, int kRows, int kVectors>
-void scores(const float* q, const typename T::Type* const* k, int64_t head_dim, float* s) {
+void scores(const float* q, const typename T::Type* const* k, Ahead ahead, int64_t head_dim, float* s) {
   F32x16 acc[kRows][kVectors];
   QUIRE_UNROLL for (int r = 0; r < kRows; ++r) {
     QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) acc[r][v] = zero();
@@ -62,6 +73,11 @@ void scores(const float* q, const typename T::Type* const* k, int64_t head_dim, 
   for (int64_t d = 0; d < head_dim; ++d) {
     F32x16 kv[kVectors];
     QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) kv[v] = T::get(kp[v] + d * kKvGroup);
+    if constexpr (kAsksAhead<T>) {
+      if (d % kVectorsPerLine == 0) {
+        QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) prefetch_at(kp[v] + d * kKvGroup, ahead[v]);
+      }
+    }
     QUIRE_UNROLL for (int r = 0; r < kRows; ++r) {
       const F32x16 qv = splat(q[r * kQueryStride + d]);
       QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) acc[r][v] = fma(qv, kv[v], acc[r][v]);
@@ -74,8 +90,8 @@ void scores(const float* q, const typename T::Type* const* k, int64_t head_dim, 
 
 // o[r][..] = o[r][..] * a[r], then the chain over positions j in [begin, end) of p[r][j] * v[j][..]
 template <typename T, int kRows, int kVectors>
-void weigh(const float* p, const float* a, const typename T::Type* const* v, int64_t v_stride, int64_t begin,
-           int64_t end, float* o, int64_t o_stride) {
+void weigh(const float* p, const float* a, const typename T::Type* const* v, Ahead ahead, int64_t v_stride,
+           int64_t begin, int64_t end, float* o, int64_t o_stride) {
   F32x16 acc[kRows][kVectors];
   QUIRE_UNROLL for (int r = 0; r < kRows; ++r) {
     const F32x16 scale = splat(a[r]);
@@ -85,9 +101,13 @@ void weigh(const float* p, const float* a, const typename T::Type* const* v, int
     const typename T::Type* vp = v[j / kKvGroup] + j % kKvGroup * v_stride;
     const int64_t group_end = (j / kKvGroup + 1) * kKvGroup;
     const int64_t stop = group_end < end ? group_end : end;
+    [[maybe_unused]] const int64_t distance = kAsksAhead<T> ? ahead[j / kKvGroup] : 0;
     for (; j < stop; ++j, vp += v_stride) {
       F32x16 vv[kVectors];
       QUIRE_UNROLL for (int i = 0; i < kVectors; ++i) vv[i] = T::get(vp + i * kLanes);
+      if constexpr (kAsksAhead<T>) {
+        QUIRE_UNROLL for (int i = 0; i < kVectors; i += kVectorsPerLine) prefetch_at(vp + i * kLanes, distance);
+      }
       QUIRE_UNROLL for (int r = 0; r < kRows; ++r) {
         const F32x16 pv = splat(p[r * kAttentionTile + j]);
         QUIRE_UNROLL for (int i = 0; i < kVectors; ++i) acc[r][i] = fma(pv, vv[i], acc[r][i]);
@@ -101,25 +121,26 @@ void weigh(const float* p, const float* a, const typename T::Type* const* v, int
 
 // The same over any number of vectors, in steps of as many as fit the registers.
 template <typename T, int kRows>
-void all_scores(const float* q, const typename T::Type* const* k, int64_t head_dim, int64_t groups, float* s) {
+void all_scores(const float* q, const typename T::Type* const* k, Ahead ahead, int64_t head_dim, int64_t groups,
+                float* s) {
   constexpr int kStep = tile_vectors(kRows);
   int64_t g = 0;
-  for (; g + kStep <= groups; g += kStep) scores<T, kRows, kStep>(q, k + g, head_dim, s + g * kLanes);
+  for (; g + kStep <= groups; g += kStep) scores<T, kRows, kStep>(q, k + g, ahead + g, head_dim, s + g * kLanes);
   const int64_t rest = groups - g;
   if constexpr (kStep > 3) {
-    if (rest == 3) return scores<T, kRows, 3>(q, k + g, head_dim, s + g * kLanes);
+    if (rest == 3) return scores<T, kRows, 3>(q, k + g, ahead + g, head_dim, s + g * kLanes);
   }
   if constexpr (kStep > 2) {
-    if (rest == 2) return scores<T, kRows, 2>(q, k + g, head_dim, s + g * kLanes);
+    if (rest == 2) return scores<T, kRows, 2>(q, k + g, ahead + g, head_dim, s + g * kLanes);
   }
   if constexpr (kStep > 1) {
-    if (rest == 1) return scores<T, kRows, 1>(q, k + g, head_dim, s + g * kLanes);
+    if (rest == 1) return scores<T, kRows, 1>(q, k + g, ahead + g, head_dim, s + g * kLanes);
   }
 }
 
 template <typename T, int kRows>
-void weigh_all(const float* p, const float* a, const typename T::Type* const* v, int64_t v_stride, int64_t begin,
-               int64_t end, float* o, int64_t width) {
+void weigh_all(const float* p, const float* a, const typename T::Type* const* v, Ahead ahead, int64_t v_stride,
+               int64_t begin, int64_t end, float* o, int64_t width) {
   constexpr int kStep = tile_vectors(kRows);
   const typename T::Type* at[kTileGroups];
   int64_t d = 0;
@@ -128,19 +149,19 @@ void weigh_all(const float* p, const float* a, const typename T::Type* const* v,
   };
   for (; d + kStep * kLanes <= width; d += kStep * kLanes) {
     columns(d);
-    weigh<T, kRows, kStep>(p, a, at, v_stride, begin, end, o + d, width);
+    weigh<T, kRows, kStep>(p, a, at, ahead, v_stride, begin, end, o + d, width);
   }
   const int64_t rest = (width - d) / kLanes;
   if (rest == 0) return;
   columns(d);
   if constexpr (kStep > 3) {
-    if (rest == 3) return weigh<T, kRows, 3>(p, a, at, v_stride, begin, end, o + d, width);
+    if (rest == 3) return weigh<T, kRows, 3>(p, a, at, ahead, v_stride, begin, end, o + d, width);
   }
   if constexpr (kStep > 2) {
-    if (rest == 2) return weigh<T, kRows, 2>(p, a, at, v_stride, begin, end, o + d, width);
+    if (rest == 2) return weigh<T, kRows, 2>(p, a, at, ahead, v_stride, begin, end, o + d, width);
   }
   if constexpr (kStep > 1) {
-    if (rest == 1) return weigh<T, kRows, 1>(p, a, at, v_stride, begin, end, o + d, width);
+    if (rest == 1) return weigh<T, kRows, 1>(p, a, at, ahead, v_stride, begin, end, o + d, width);
   }
 }
 
@@ -221,22 +242,22 @@ static_assert(sizeof kOnes / sizeof kOnes[0] >= kTileRows);
 
 // Adds the positions that the rows from kFirst on see and the row before kFirst does not.
 template <typename T, int kRows, int kFirst>
-void weigh_rest(const RowTile& t, const typename T::Type* const* v, int64_t v_stride, int64_t width) {
+void weigh_rest(const RowTile& t, const typename T::Type* const* v, Ahead ahead, int64_t v_stride, int64_t width) {
   if constexpr (kFirst < kRows) {
     if (t.end[kFirst] > t.end[kFirst - 1]) {
-      weigh_all<T, kRows - kFirst>(t.p + kFirst * kAttentionTile, kOnes, v, v_stride, t.end[kFirst - 1], t.end[kFirst],
-                                   t.o + kFirst * width, width);
+      weigh_all<T, kRows - kFirst>(t.p + kFirst * kAttentionTile, kOnes, v, ahead, v_stride, t.end[kFirst - 1],
+                                   t.end[kFirst], t.o + kFirst * width, width);
     }
-    weigh_rest<T, kRows, kFirst + 1>(t, v, v_stride, width);
+    weigh_rest<T, kRows, kFirst + 1>(t, v, ahead, v_stride, width);
   }
 }
 
 // First the positions that all rows see, then step by step those that fewer rows see: no row reads a position that it
 // does not see, so that not even an infinite V there reaches the row.
 template <typename T, int kRows>
-void weigh_tile(const RowTile& t, const typename T::Type* const* v, int64_t v_stride, int64_t width) {
-  weigh_all<T, kRows>(t.p, t.a, v, v_stride, 0, t.end[0], t.o, width);
-  weigh_rest<T, kRows, 1>(t, v, v_stride, width);
+void weigh_tile(const RowTile& t, const typename T::Type* const* v, Ahead ahead, int64_t v_stride, int64_t width) {
+  weigh_all<T, kRows>(t.p, t.a, v, ahead, v_stride, 0, t.end[0], t.o, width);
+  weigh_rest<T, kRows, 1>(t, v, ahead, v_stride, width);
 }
 
 template <int kRows>
@@ -258,7 +279,7 @@ QUIRE_INLINE void with_rows([[maybe_unused]] int rows, F f) {
 // A tile at the edge of a window, whose rows begin to see at different positions: runs of positions that the same rows
 // see, which are neighbours.
 template <typename T>
-void weigh_runs(const RowTile& t, const typename T::Type* const* v, int64_t v_stride, int64_t width) {
+void weigh_runs(const RowTile& t, const typename T::Type* const* v, Ahead ahead, int64_t v_stride, int64_t width) {
   for (int r = 0; r < t.rows; ++r) {
     if (!t.sees(r)) continue;
     float* o = t.o + r * width;
@@ -272,7 +293,7 @@ void weigh_runs(const RowTile& t, const typename T::Type* const* v, int64_t v_st
     if (end < t.rows && t.begin[end] < stop) stop = t.begin[end];
     if (begin < end) {
       with_rows(end - begin, [&](auto n) {
-        weigh_all<T, decltype(n)::kValue>(t.p + begin * kAttentionTile, kOnes, v, v_stride, j, stop,
+        weigh_all<T, decltype(n)::kValue>(t.p + begin * kAttentionTile, kOnes, v, ahead, v_stride, j, stop,
                                           t.o + begin * width, width);
       });
     }
@@ -381,13 +402,13 @@ void add_distance_bias(const Rows& rows, int row, int64_t first_group, int64_t g
 }
 
 template <typename T>
-void score_rows(Rows* rows, const typename T::Type* const* k) {
+void score_rows(Rows* rows, const typename T::Type* const* k, Ahead ahead) {
   for (int i = 0; i < rows->num_tiles; ++i) {
     RowTile& t = rows->tiles[i];
     const int64_t g = t.all.first_group(), groups = t.all.groups() - g;
     if (groups <= 0) continue;
     with_rows(t.rows, [&](auto n) {
-      all_scores<T, decltype(n)::kValue>(t.q, k + g, rows->head_dim, groups, t.p + g * kLanes);
+      all_scores<T, decltype(n)::kValue>(t.q, k + g, ahead + g, rows->head_dim, groups, t.p + g * kLanes);
     });
     for (int r = 0; r < t.rows; ++r) {
       cap_scores(rows->rule, g, g + groups, t.p + r * kAttentionTile);
@@ -397,14 +418,14 @@ void score_rows(Rows* rows, const typename T::Type* const* k) {
   }
 }
 template <typename T>
-void weigh_rows(const Rows& rows, const typename T::Type* const* v, int64_t v_stride) {
+void weigh_rows(const Rows& rows, const typename T::Type* const* v, Ahead ahead, int64_t v_stride) {
   for (int i = 0; i < rows.num_tiles; ++i) {
     const RowTile& t = rows.tiles[i];
     if (t.all.first_group() >= t.all.groups()) continue;
     if (t.begin[t.rows - 1] > 0) {
-      weigh_runs<T>(t, v, v_stride, rows.width);
+      weigh_runs<T>(t, v, ahead, v_stride, rows.width);
     } else {
-      with_rows(t.rows, [&](auto n) { weigh_tile<T, decltype(n)::kValue>(t, v, v_stride, rows.width); });
+      with_rows(t.rows, [&](auto n) { weigh_tile<T, decltype(n)::kValue>(t, v, ahead, v_stride, rows.width); });
     }
   }
 }
@@ -426,14 +447,44 @@ void run_wide_tile(const AttentionArgs& args, const AttentionItem& item, Rows* r
   }
   const float* wide[kTileGroups];
   for (int64_t g = 0; g < kTileGroups; ++g) wide[g] = rows->wide + g * kKvGroup * rows->head_dim;
-  score_rows<StoredF32>(rows, wide);
+  score_rows<StoredF32>(rows, wide, kNoneAhead);
   if (pages.in_rows) {
     widen_v<T, kKvHalf>(v, scales, run, pages.v_stride, rows->width, rows->wide);
   } else {
     widen_v<T, kKvGroup>(v, scales, run, pages.v_stride, rows->width, rows->wide);
   }
   for (int64_t g = 0; g < kTileGroups; ++g) wide[g] = rows->wide + g * kKvGroup * rows->width;
-  weigh_rows<StoredF32>(*rows, wide, rows->width);
+  weigh_rows<StoredF32>(*rows, wide, kNoneAhead, rows->width);
+}
+
+// Finds K of the tile after that at `begin`: of this split, of the next one, or of the item that this thread takes next
+// if all take turns.
+template <typename Type>
+void find_next_k(const AttentionArgs& args, const AttentionItem& item, const Rows& rows, int64_t begin,
+                 const Type** k) {
+  const AttentionItem* next = &item;
+  int64_t low = rows.low[0], high = rows.high[rows.num_rows - 1];
+  const int64_t split = begin / kAttentionSplit;
+  int64_t tile = begin + kAttentionTile;
+  if (tile >= clamp(high, 0, (split + 1) * kAttentionSplit)) {
+    if (split + 1 < item.split_end) {
+      tile = first_tile(split + 1, low);
+    } else {
+      if (item.soon != nullptr) next = item.soon;
+      low = seen_by_row(args, next->seq, next->row_begin).begin;
+      high = seen_by_row(args, next->seq, next->row_end - 1).end;
+      tile = first_tile(next->split_begin, low);
+    }
+  }
+  const Type* v[kTileGroups];
+  find_chunks<Type, kKvGroup>(args, *next, rows.pages, tile, TileRun::of(low, high, tile), k, v);
+}
+
+template <typename Type>
+void distances(const Type* const* from, const Type* const* to, int64_t* out) {
+  for (int i = 0; i < kTileGroups; ++i) {
+    out[i] = reinterpret_cast<intptr_t>(to[i]) - reinterpret_cast<intptr_t>(from[i]);
+  }
 }
 
 template <typename T>
@@ -447,8 +498,14 @@ void run_tile(const AttentionArgs& args, const AttentionItem& item, Rows* rows, 
     if (rows->pages.in_rows || !direct) return run_wide_tile<T>(args, item, rows, begin, run);
     const typename T::Type *k[kTileGroups], *v[kTileGroups];
     find_chunks<typename T::Type, kKvGroup>(args, item, rows->pages, begin, run, k, v);
-    score_rows<T>(rows, k);
-    weigh_rows<T>(*rows, v, rows->pages.v_stride);
+    int64_t ahead[kTileGroups] = {};
+    if constexpr (kAsksAhead<T>) distances(k, v, ahead);
+    score_rows<T>(rows, k, ahead);
+    if constexpr (kAsksAhead<T>) {
+      find_next_k(args, item, *rows, begin, k);
+      distances(v, k, ahead);
+    }
+    weigh_rows<T>(*rows, v, ahead, rows->pages.v_stride);
   }
 }
 

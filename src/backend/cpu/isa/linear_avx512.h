@@ -201,69 +201,162 @@ QUIRE_KERNEL_INLINE __m512 add_block(__m512 acc, const Codes512& w, const Scales
   }
 }
 
-// One tile of rows times one panel, as kernels below see it.
+// One tile of rows times some panels that follow each other, as kernels below see it.
 struct PanelTask {
   const RowTileBlock* x;
   const int32_t (*x_high)[kRowTile];
   int64_t blocks;
-  const uint8_t* codes;
+  const uint8_t* codes;  // of the first panel
   const uint8_t* scales;
   int64_t panel_stride;
   int group_shift;
   float* out;  // first row, first column
   int64_t out_stride;
   const float* bias;  // of the first column, or null
-  int columns;
+  int64_t columns;    // from the first one to the end of the matrix
   int rows;
 };
 
 // Every index of acc is a constant once unrolled: with a variable one the compiler would keep acc in memory throughout.
 template <int kRows, typename Task>
-QUIRE_KERNEL_INLINE void store_rows(const Task& t, const __m512* acc) {
-  const __mmask16 mask = static_cast<__mmask16>((1u << t.columns) - 1u);
-  const __m512 bias = t.bias == nullptr ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(mask, t.bias);
+QUIRE_KERNEL_INLINE void store_rows(const Task& t, int panel, const __m512* acc) {
+  const int64_t columns = t.columns - panel * kPanel;
+  const __mmask16 mask = static_cast<__mmask16>(columns < kPanel ? (1u << columns) - 1u : 0xffffu);
+  const __m512 bias = t.bias == nullptr ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(mask, t.bias + panel * kPanel);
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
     if (r >= t.rows) return;
     const __m512 y = t.bias == nullptr ? acc[r] : _mm512_add_ps(acc[r], bias);
-    _mm512_mask_storeu_ps(t.out + r * t.out_stride, mask, y);
+    _mm512_mask_storeu_ps(t.out + r * t.out_stride + panel * kPanel, mask, y);
   }
 }
 
-constexpr int kPrefetchBytes = 2048;
-
-// kRows rows at once, idle ones included: codes are unpacked once for all of them.
-template <DType kType, int kRows>
-static __attribute__((noinline)) void rows_times_panel(const PanelTask& t) {
+// Asks for this panel's codes some blocks ahead, at its end for those of the panel that comes after it, kPanels further
+// on; and for the scales of that one, which lie elsewhere.
+constexpr int64_t kBlocksAhead = 2;
+template <DType kType, int kPanels>
+QUIRE_KERNEL_INLINE void prefetch_block(const PanelTask& t, int64_t block, int panel) {
   constexpr QuantFormat kFormat = quant_format(kType);
   constexpr int kBytes = code_bytes(kFormat);
-  __m512 acc[kRows];
-#pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) acc[r] = _mm512_setzero_ps();
-  for (int64_t b = 0; b < t.blocks; ++b) {
-    if constexpr (kRows <= 4) {
-      for (int i = 0; i < kBytes; i += 64) _mm_prefetch(t.codes + b * kBytes + kPrefetchBytes + i, _MM_HINT_T0);
+  const int64_t ahead = block + kBlocksAhead;
+  const int64_t at = ahead < t.blocks ? ahead * kBytes : (ahead - t.blocks) * kBytes + kPanels * t.panel_stride;
+  const uint8_t* codes = t.codes + panel * t.panel_stride + at;
+#pragma GCC unroll 8
+  for (int i = 0; i < kBytes; i += 64) _mm_prefetch(codes + i, _MM_HINT_T0);
+  const int64_t record = scale_record_at(kFormat, block, t.group_shift);
+  _mm_prefetch(t.scales + (panel + kPanels) * t.panel_stride + record +
+                   block % scale_group(kFormat) * block_scale_bytes(kFormat),
+               _MM_HINT_T0);
+}
+
+// The groups of a block in some panels, as bytes in a near cache.
+struct BlockGroups {
+  const uint8_t* first;
+  int64_t stride;  // from panel to panel
+};
+template <DType kType, int kPanels>
+QUIRE_KERNEL_INLINE BlockGroups unpacked_groups(const PanelTask& t, int64_t block, uint8_t (*memory)[8][64]) {
+  constexpr QuantFormat kFormat = quant_format(kType);
+  const uint8_t* codes = t.codes + block * code_bytes(kFormat);
+  if constexpr (kFormat.low_bits == 8) {
+    return {codes, t.panel_stride};
+  } else {
+#pragma GCC unroll 4
+    for (int p = 0; p < kPanels; ++p) {
+      const Codes512 w = load_codes<kType>(codes + p * t.panel_stride);
+#pragma GCC unroll 8
+      for (int g = 0; g < 8; ++g) _mm512_store_si512(memory[p][g], w.group[g]);
     }
-    const Codes512 w = load_codes<kType>(t.codes + b * kBytes);
-    const Scales512 s = load_scales<kType>(t.scales, b, t.group_shift);
+    return {memory[0][0], sizeof memory[0]};
+  }
+}
+
+// dot_codes for some panels: each code of the row is broadcast once for all of them.
+template <int kBegin, int kEnd, int kPanels>
+QUIRE_KERNEL_INLINE void dot_panels(const BlockGroups& w, const int8_t* x, __m512i* dots) {
+  __m512i high[kPanels];
+#pragma GCC unroll 4
+  for (int p = 0; p < kPanels; ++p) high[p] = _mm512_setzero_si512();
+#pragma GCC unroll 8
+  for (int g = kBegin; g < kEnd; ++g) {
+    const __m512i x_high = four_codes(x + 4 * g), x_low = four_codes(x + kBlock + 4 * g);
+#pragma GCC unroll 4
+    for (int p = 0; p < kPanels; ++p) {
+      const __m512i group = _mm512_loadu_si512(w.first + p * w.stride + 64 * g);
+      high[p] = _mm512_dpbusd_epi32(high[p], group, x_high);
+      dots[p] = _mm512_dpbusd_epi32(dots[p], group, x_low);
+    }
+  }
+#pragma GCC unroll 4
+  for (int p = 0; p < kPanels; ++p) dots[p] = _mm512_add_epi32(dots[p], _mm512_slli_epi32(high[p], 4));
+}
+
+// add_block for some panels.
+template <DType kType, int kPanels, int kRows>
+QUIRE_KERNEL_INLINE void add_blocks(__m512 (&acc)[kPanels][kRows], const BlockGroups& w, const Scales512* s,
+                                    const RowTileBlock& x, const int32_t* x_high, int r) {
+  constexpr QuantFormat kFormat = quant_format(kType);
+  constexpr bool kOffset = kFormat.offset != 0;
+  const int32_t* offsets = has_min(kFormat) ? x_high : x.aux;
+  __m512i low[kPanels], high[kPanels];
+#pragma GCC unroll 4
+  for (int p = 0; p < kPanels; ++p) {
+    low[p] = kOffset ? _mm512_set1_epi32(offsets[r]) : _mm512_setzero_si512();
+    high[p] = kOffset && has_halves(kFormat) ? _mm512_set1_epi32(x_high[r]) : _mm512_setzero_si512();
+  }
+  if constexpr (has_halves(kFormat)) {
+    dot_panels<0, 4, kPanels>(w, x.codes[r], low);
+    dot_panels<4, 8, kPanels>(w, x.codes[r], high);
+  } else {
+    dot_panels<0, 8, kPanels>(w, x.codes[r], low);
+  }
+#pragma GCC unroll 4
+  for (int p = 0; p < kPanels; ++p) acc[p][r] = fold_dots<kType>(acc[p][r], low[p], high[p], s[p], x, x_high, r);
+}
+
+// kRows rows at once, idle ones included, and kPanels panels side by side: a core reads several places together faster
+// than one after the other. One or two rows keep a panel's codes in registers. With more rows the broadcasts of x are
+// what takes time, so that all panels share them, and codes, unpacked once for all rows, come from the first-level
+// cache.
+template <DType kType, int kRows, int kPanels>
+static __attribute__((noinline)) void rows_times_panels(const PanelTask& t) {
+  constexpr QuantFormat kFormat = quant_format(kType);
+  __m512 acc[kPanels][kRows];
+#pragma GCC unroll 4
+  for (int p = 0; p < kPanels; ++p) {
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) acc[p][r] = _mm512_setzero_ps();
+  }
+  for (int64_t b = 0; b < t.blocks; ++b) {
     const RowTileBlock& x = t.x[b];
     const int32_t* x_high = has_second_sum(kFormat) ? t.x_high[b] : nullptr;
+    if constexpr (kPanels == 1 || kRows <= 2) {
+#pragma GCC unroll 4
+      for (int p = 0; p < kPanels; ++p) {
+        prefetch_block<kType, kPanels>(t, b, p);
+        const Codes512 w = load_codes<kType>(t.codes + p * t.panel_stride + b * code_bytes(kFormat));
+        const Scales512 s = load_scales<kType>(t.scales + p * t.panel_stride, b, t.group_shift);
 #pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) acc[r] = add_block<kType>(acc[r], w, s, x, x_high, r);
+        for (int r = 0; r < kRows; ++r) acc[p][r] = add_block<kType>(acc[p][r], w, s, x, x_high, r);
+      }
+    } else {
+      alignas(64) uint8_t memory[kPanels][8][64];
+      Scales512 s[kPanels];
+#pragma GCC unroll 4
+      for (int p = 0; p < kPanels; ++p) {
+        prefetch_block<kType, kPanels>(t, b, p);
+        s[p] = load_scales<kType>(t.scales + p * t.panel_stride, b, t.group_shift);
+      }
+      const BlockGroups w = unpacked_groups<kType, kPanels>(t, b, memory);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) add_blocks<kType, kPanels, kRows>(acc, w, s, x, x_high, r);
+    }
   }
-  store_rows<kRows>(t, acc);
+#pragma GCC unroll 4
+  for (int p = 0; p < kPanels; ++p) store_rows<kRows>(t, p, acc[p]);
 }
 
-template <DType kType>
-static void tile_times_panel(const PanelTask& t) {
-  if (t.rows <= 1) return rows_times_panel<kType, 1>(t);
-  if (t.rows <= 2) return rows_times_panel<kType, 2>(t);
-  if (t.rows <= 4) return rows_times_panel<kType, 4>(t);
-  if (t.rows <= 8) return rows_times_panel<kType, 8>(t);
-  return rows_times_panel<kType, 16>(t);
-}
-
-// The task of the row tile that starts at `row`, and panel p.
+// The task of the row tile that starts at `row`, and the panels from p on.
 QUIRE_KERNEL_INLINE PanelTask make_task(const QuantisedRows& x, const PackedView& w, const LinearArgs& args,
                                         int64_t row, int64_t row_end, int64_t p) {
   const int64_t first = row / kRowTile * x.blocks;
@@ -279,19 +372,45 @@ QUIRE_KERNEL_INLINE PanelTask make_task(const QuantisedRows& x, const PackedView
   t.out = static_cast<float*>(args.out.data) + row * args.out.stride + p * kPanel;
   t.out_stride = args.out.stride;
   t.bias = args.bias == nullptr ? nullptr : args.bias + p * kPanel;
-  t.columns = static_cast<int>(w.n - p * kPanel < kPanel ? w.n - p * kPanel : kPanel);
+  t.columns = w.n - p * kPanel;
   t.rows = static_cast<int>(row_end - row < kRowTile ? row_end - row : kRowTile);
   return t;
 }
 
+template <DType kType, int kPanels>
+static void tile_times_panels(const PanelTask& t) {
+  if (t.rows <= 1) return rows_times_panels<kType, 1, kPanels>(t);
+  if (t.rows <= 2) return rows_times_panels<kType, 2, kPanels>(t);
+  if (t.rows <= 4) return rows_times_panels<kType, 4, kPanels>(t);
+  return rows_times_panels<kType, 8, kPanels>(t);
+}
+
+// Tiles of up to eight rows take four panels at a time, those of 16 rows two: what the registers hold, or nearly so.
+constexpr int kWideSet = 4;
+constexpr int kNarrowSet = 2;
+constexpr int64_t kMostWideRows = 8;
+
 template <DType kType>
 static void quantised_panels(const QuantisedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin,
                              int64_t row_end, int64_t panel_begin, int64_t panel_end) {
-  for (int64_t p = panel_begin; p < panel_end; ++p) {
-    for (int64_t row = row_begin; row < row_end; row += kRowTile) {
-      tile_times_panel<kType>(make_task(x, w, args, row, row_end, p));
+  const int64_t rest = (row_end - row_begin) % kRowTile;
+  const int64_t few_begin = rest <= kMostWideRows ? row_end - rest : row_end;
+  int64_t p = panel_begin;
+  for (; p < panel_end && row_begin < few_begin; p += kNarrowSet) {
+    for (int64_t row = row_begin; row < few_begin; row += kRowTile) {
+      const PanelTask t = make_task(x, w, args, row, few_begin, p);
+      if (p + kNarrowSet <= panel_end) {
+        rows_times_panels<kType, kRowTile, kNarrowSet>(t);
+      } else {
+        rows_times_panels<kType, kRowTile, 1>(t);
+      }
     }
   }
+  if (few_begin == row_end) return;
+  for (p = panel_begin; p + kWideSet <= panel_end; p += kWideSet) {
+    tile_times_panels<kType, kWideSet>(make_task(x, w, args, few_begin, row_end, p));
+  }
+  for (; p < panel_end; ++p) tile_times_panels<kType, 1>(make_task(x, w, args, few_begin, row_end, p));
 }
 
 }  // namespace quire::cpu::QUIRE_ISA_NS
