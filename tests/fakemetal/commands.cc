@@ -15,7 +15,7 @@ namespace {
 
 constexpr long kMostCommandBuffers = 64;  // a queue has no more and then blocks
 constexpr long kInvalidResource = 9;      // of MTLCommandBufferError
-constexpr size_t kMostThreadgroupMemory = 32768, kMostInlineBytes = 4096, kBlitAlignment = 4;
+constexpr size_t kMostInlineBytes = 4096, kBlitAlignment = 4;
 
 struct Failure {
   long code;

@@ -15,7 +15,6 @@ namespace {
 constexpr uintptr_t kFailOnArchiveMiss = 4, kMathModeSafe = 0, kPrecise = 1, kLanguage31 = 0x30001;
 // Limits of the language and of all Apple GPUs.
 constexpr int kLastBuffer = 30, kMostThreads = 1024;
-constexpr size_t kMostThreadgroupMemory = 32768;
 constexpr const char* kArchiveHead = "fake Metal archive";
 
 std::map<std::string, int>& thread_limits() {

@@ -21,6 +21,8 @@ namespace fakemetal {
 
 using Kernel = quire::emulator::KernelRecord;
 
+constexpr size_t kMostThreadgroupMemory = 32768;  // of all Apple GPUs
+
 // A counted reference. take() adds one; adopt() takes over the caller's.
 template <typename T>
 class Ref {
