@@ -7,7 +7,7 @@
 // threadgroup computes up to XB rows of x by WB rows of W (gated: WB / 2 of gate and the matching WB / 2 of up), chosen
 // so that one product fills the GPU. A pair of threadgroups (a cluster) shares W: each loads half of it, and TMA
 // multicasts it to both. x is divided between the two of a pair, and between several pairs where that is not enough.
-// One warp issues the loads, the others multiply.
+// One warp issues the loads, the others multiply; with adapters, one more warp brings what they add.
 //
 // Upright: x is wgmma's 64-row operand, W its columns. Across (64 rows of W, 128 of x): the other way round, so that
 // each loaded row of W is multiplied with 128 rows of x; a stage then has 64 k, so that more stages are in flight. Wide
@@ -296,7 +296,8 @@ struct HopperLinearTall {
     }
     sync_multipliers();
   }
-  // Calls f(row of x, column) for each fourth of `columns` columns of each row, divided among the threads.
+  // Calls f(row of x, column) for the first of each four neighbouring columns, of `columns` in each row; the threads
+  // share these calls.
   template <typename F>
   HOPPER_FN void for_fours(const HopperLinearParams& p, const Place& at, int columns, const F& f) {
     const int each = columns / 4, rows = end_of(p, at) - at.row;
@@ -371,7 +372,7 @@ struct HopperLinearTall {
     keep_sums(acc, p, at, bias, sums);
     finish_rows(before, p, at, out, sums);
   }
-  // The rounded sums of the warp's rows.
+  // Writes what becomes of the rounded sums.
   HOPPER_FN void finish_rows(const float2 (&before)[kBefore], const HopperLinearParams& p, const Place& at, void* out,
                              const T* sums) {
     if (p.epilogue == kHopperGated) return finish_gated(p, at, (T*)out, sums);
@@ -407,6 +408,7 @@ struct HopperLinearTall {
     const HopperLinearParams& l = p.linear;
     T* sums = (T*)ring;
     auto tile = lora_tile(p, at, m, ring);
+    // Like x, the residual was complete before the first product of adapters began.
     float2 before[kBefore];
     if (!kWide && l.epilogue == kHopperResidual) load_residual(l, at, before, residual);
     multiply(acc, p, base, stages);
