@@ -86,7 +86,8 @@ struct QuantFormat {
   CodeTable table = CodeTable::kNone;
 };
 
-constexpr QuantFormat quant_format(DType type) {
+// Always inlined: as a function of its own it would be shared by objects of several ISA levels.
+[[gnu::always_inline]] constexpr QuantFormat quant_format(DType type) {
   switch (type) {
     case DType::kQ8_0:
       return {Scheme::kScale, 8, 0, 128};
