@@ -48,9 +48,9 @@ struct LoraParams {
 
 enum {
   kHopperLoraCluster = 8,  // threadgroups of the first product that share a run of rows
-  kHopperLoraRuns = 32,    // runs of rows, and slices of an adapter, for which there is shared memory
-  kHopperLoraSlices = 4,
-  kHopperLoraItems = 128  // parts of a tile of the second product: four columns of a run of rows
+  kHopperLoraRuns = 32,    // runs of rows for which there is shared memory,
+  kHopperLoraSlices = 4,   // and slices that an adapter has for one linear
+  kHopperLoraItems = 128   // parts of a tile of the second product: four columns of a run of rows
 };
 // Bytes that so many parts have in shared memory.
 constexpr int hopper_lora_room(int items) {

@@ -109,7 +109,7 @@ void run_tall(GpuBackend& gpu, const LinearProduct& product) {
   HopperTallParams p = {};
   p.linear = params_of(product);
   p.lora = params_of(args.lora);
-  p.lora.early = p.lora.runs > 0;
+  p.lora.early = p.lora.runs > 0;  // GpuBackend::linear() launches the first product right before this
   p.rows = plan.rows;
   p.layers = plan.layers;
   p.width = plan.w_rows;
