@@ -167,6 +167,9 @@
   X(HopperDeltaDecode, "hopper_delta_decode_#", kHopper16Bits, StateParams)                                           \
   X(HopperDecodeStepD64, "hopper_decode_step_#_d64", kHopper16Bits, DecodeStepParams)                                 \
   X(HopperDecodeStepD128, "hopper_decode_step_#_d128", kHopper16Bits, DecodeStepParams)                               \
+  X(HopperDecodeStepGeneralD64, "hopper_decode_step_general_#_d64", kHopper16Bits, DecodeStepParams)                  \
+  X(HopperDecodeStepGeneralD128, "hopper_decode_step_general_#_d128", kHopper16Bits, DecodeStepParams)                \
+  X(HopperDecodeStepGeneralD256, "hopper_decode_step_general_#_d256", kHopper16Bits, DecodeStepParams)                \
   X(HopperStageStep, "hopper_stage_step", kHopperNoType, StageStepParams)
 
 namespace quire::gpu {

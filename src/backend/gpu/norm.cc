@@ -72,7 +72,7 @@ bool GpuBackend::joins_add_norm(const AddNormArgs& args) const {
 void GpuBackend::add_norm(const AddNormArgs& args) {
   check(args);
   QUIRE_CHECK(joins_add_norm(args));
-  if (args.x.rows == 0) return;
+  if (args.x.rows == 0 || joined_.join_add(args)) return;
   AddNormParams p = {};
   p.x_stride = args.x.stride;
   p.residual_stride = args.residual.stride;

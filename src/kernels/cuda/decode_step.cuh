@@ -14,6 +14,8 @@
 //    except that attention reads only what belongs to its KV head. Three buffers are enough: a writer of op i + 3 has
 //    seen, directly or through op i + 2, the output of all writers of op i + 1, and these had read all of op i. Two are
 //    not: a fast KV head could overwrite what a slow threadgroup's projection still waits for.
+//  - Where a layer normalises its outputs before it adds them, each threadgroup keeps the residual stream itself and
+//    adds to all of it, and only products that have tiles for all threadgroups read it.
 //  - A tile is eight or sixteen rows of W, and its chain runs in one warp, as in linear_few.cuh.
 //
 // Attention has two or three parts. A unit of the first part computes the scores of 64 positions of a (sequence, KV
@@ -33,9 +35,9 @@
 #include "kernels/cuda/decode_step_fetch.cuh"
 #include "kernels/cuda/decode_step_linear.cuh"
 
-template <typename T, int D>
-struct HopperDecodeStep : HopperStep<T, D> {
-  typedef HopperStep<T, D> Base;
+template <typename T, int D, bool General>
+struct HopperDecodeStep : HopperStep<T, D, General> {
+  typedef HopperStep<T, D, General> Base;
   using Base::divide_attention;
   using Base::empty;
   using Base::full;
@@ -86,47 +88,54 @@ struct HopperDecodeStep : HopperStep<T, D> {
       sync();  // all warps are done with the previous op, its rows and its shared memory
       look_ahead(s, i);
       if (op_at(s, i).kind == kStepLinear) {
-        at = HopperStepLinear<T, D>::linear(i, at);
+        if (General) HopperStepLinear<T, D, General>::take_normed(i);
+        at = HopperStepLinear<T, D, General>::linear(i, at);
       } else {
-        at = HopperStepAttention<T, D>::keys(i, at);
-        at = HopperStepAttention<T, D>::values(i, at);
-        if (s.p.positions > kHopperSplit) HopperStepAttention<T, D>::merge(i);
+        at = HopperStepAttention<T, D, General>::keys(i, at);
+        at = HopperStepAttention<T, D, General>::values(i, at);
+        if (s.p.positions > kHopperSplit) HopperStepAttention<T, D, General>::merge(i);
       }
     }
   }
 
   HOPPER_FN void run(const DecodeStepParams& p, const StepOp* program, const int* context_lens, const int* positions,
-                     const i64* slots, u64* exchange, u64* scores, u64* partials, uint* epochs) {
+                     u64* exchange, u64* scores, u64* partials, uint* epochs) {
     Shared& s = mine();
     const int tid = (int)threadIdx.x;
     ptx_grid_release();
     prepare(p, program, exchange, scores, partials);
     __syncthreads();
     if (tid >= kThreads)
-      return HopperStepFetch<T, D>::fetch_all();  // loads weights before the preceding launch has ended
+      return HopperStepFetch<T, D, General>::fetch_all();  // loads weights before the preceding launch has ended
     ptx_grid_wait();
     if (tid < p.rows && p.kv_heads > 0) {
       s.contexts[tid] = context_lens[tid];
       s.positions[tid] = positions[tid];
-      s.slots[tid] = slots[tid];
     }
     if (tid == 0) s.epoch = *(volatile uint*)(epochs + blockIdx.x) + 1;
     sync();
-    if (tid == 0 && p.kv_heads > 0) divide_attention(s);
+    if (tid == 0 && p.kv_heads > 0) divide_attention(s, s.divisions[0], 0);
+    if (General && tid == 32 && p.kv_heads > 0) divide_attention(s, s.divisions[1], p.window);
     sync();
-    HopperStepFetch<T, D>::signal_begun();
+    HopperStepFetch<T, D, General>::signal_begun();
     compute();
     if (tid == 0) epochs[blockIdx.x] = s.epoch;
   }
 };
 
-#define HOPPER_DECODE_STEP(types, T, D)                                                                          \
-  extern "C" __global__ void __launch_bounds__(kStepThreads, 1) hopper_decode_step_##types##_d##D(               \
-      const __grid_constant__ DecodeStepParams p, const StepOp* program, const int* context_lens,                \
-      const int* positions, const i64* slots, u64* exchange, u64* scores, u64* partials, uint* epochs) {         \
-    HopperDecodeStep<T, D>::run(p, program, context_lens, positions, slots, exchange, scores, partials, epochs); \
+#define HOPPER_DECODE_STEP(name, T, D, general)                                                                    \
+  extern "C" __global__ void __launch_bounds__(kStepThreads, 1) hopper_decode_step_##name(                         \
+      const __grid_constant__ DecodeStepParams p, const StepOp* program, const int* context_lens,                  \
+      const int* positions, u64* exchange, u64* scores, u64* partials, uint* epochs) {                             \
+    HopperDecodeStep<T, D, general>::run(p, program, context_lens, positions, exchange, scores, partials, epochs); \
   }
-HOPPER_DECODE_STEP(bf16, bfloat, 64)
-HOPPER_DECODE_STEP(bf16, bfloat, 128)
-HOPPER_DECODE_STEP(f16, half, 64)
-HOPPER_DECODE_STEP(f16, half, 128)
+HOPPER_DECODE_STEP(bf16_d64, bfloat, 64, false)
+HOPPER_DECODE_STEP(bf16_d128, bfloat, 128, false)
+HOPPER_DECODE_STEP(f16_d64, half, 64, false)
+HOPPER_DECODE_STEP(f16_d128, half, 128, false)
+HOPPER_DECODE_STEP(general_bf16_d64, bfloat, 64, true)
+HOPPER_DECODE_STEP(general_bf16_d128, bfloat, 128, true)
+HOPPER_DECODE_STEP(general_bf16_d256, bfloat, 256, true)
+HOPPER_DECODE_STEP(general_f16_d64, half, 64, true)
+HOPPER_DECODE_STEP(general_f16_d128, half, 128, true)
+HOPPER_DECODE_STEP(general_f16_d256, half, 256, true)

@@ -75,20 +75,22 @@ HOPPER_FN void step_free(uint barrier, bool mine) {
 // A part that is a real call, with registers of its own: its inputs are in shared memory.
 #define STEP_PART static __device__ __noinline__
 
-template <typename T, int D>
+// The general form serves every size; the other one has rows and chunks of W of one length and no windows, in fewer
+// registers.
+template <typename T, int D, bool General>
 struct HopperStep {
   enum {
-    kThreads = 32 * kStepWarps,        // threads that compute
-    kWeightRow = kStepChunk * 2 + 16,  // bytes; the padding of 16 spreads eight rows over all banks
-    kKeyRow = 8 * D * 2 + 16,          // bytes of one row of eight positions, each eight positions after the one before
-    kValueRow = kStepSlice * 2,        // bytes
-    kValueSlot = 512,                  // positions
+    kThreads = 32 * kStepWarps,           // threads that compute
+    kKeyTile = D > 128 ? 32 : 64,         // positions of a unit of K
+    kKeyRow = kKeyTile / 8 * D * 2 + 16,  // bytes of a row of positions, each eight positions after the one before
+    kValueRow = kStepSlice * 2,           // bytes
+    kValueSlot = 512,                     // positions
     kSlices = D / kStepSlice,
     kQueryStride = D + 8,
     kWeightStride = kHopperSplit + 8,  // elements between rows of T(p)
     kRows = step_rows_at(D),
     kOpPieces = sizeof(StepOp) / 16,
-    kHeld = 4  // elements that a thread keeps of a row to normalise; rows of up to 1024 are read once
+    kHeld = kStepHeld / kThreads  // elements that a thread keeps of a row to normalise
   };
 
   struct KeyUnit {
@@ -98,7 +100,15 @@ struct HopperStep {
     int seq, kv_head, split, slice;
   };
 
-  // The first part of a threadgroup's shared memory. Then follow x or T(p), and the ring.
+  // A threadgroup's units of attention: the first of each kind, and their number.
+  struct Division {
+    int key_count, value_count;
+    KeyUnit key;
+    ValueUnit value;
+  };
+
+  // The first part of a threadgroup's shared memory. Then follow the rows of x, of queries or of T(p), the
+  // residual stream, and the ring.
   struct Shared {
     u64 full[kStepMostSlots];     // mbarriers with 32 arrivals
     u64 empty[kStepMostSlots];    // mbarriers with one arrival
@@ -109,27 +119,23 @@ struct HopperStep {
     u64* exchange;
     u64* scores;
     u64* partials;
-    i64 slots[kStepRows];
     int positions[kStepRows], contexts[kStepRows];
     uint ring;  // address of the first slot
     uint epoch;
-    int group;  // query heads per KV head
-    // This threadgroup's units of attention: the first one, and their number.
-    int key_count, value_count;
-    KeyUnit key;
-    ValueUnit value;
+    int group;              // query heads per KV head
+    Division divisions[2];  // of ops without a window, and with one
     union {
-      alignas(16) float floats[1024];       // chains of a norm, 256 each; heads during rope, 128 each
-      struct {                              // the second part of attention
-        float most[16][16];                 // [row][tile]: maxima; from row 8 on: the maximum up to this tile
-        float factor[kStepMostGroup][16];   // [row][tile]
-        float sums[16][kStepMostGroup][4];  // [tile][row][t]
+      alignas(16) float floats[step_floats(D)];  // chains of a norm, 256 each; heads during rope, one per warp
+      struct {                                   // the second part of attention
+        float most[16][16];                      // [row][tile]: maxima; from row 8 on: the maximum up to this tile
+        float factor[kStepMostGroup][16];        // [row][tile]
+        float sums[16][kStepMostGroup][4];       // [tile][row][t]
       };
     };
-    alignas(16) T q[kStepMostGroup][kQueryStride];  // T(q * c)
   };
   static_assert(sizeof(Shared) <= kRows && kRows % 16 == 0, "as the host counts");
-  static_assert(kStepMostGroup == 8 && D <= 128, "rows of a product's first half");
+  static_assert(kStepMostGroup == 8 && D <= 256, "rows of a product's first half; elements of a head in registers");
+  static_assert(8 * kKeyRow <= kStepSlotBytes, "a unit of K is in one slot");
   static_assert(kThreads == 256, "as sync() and the norm's chains count");
   static_assert(sizeof(StepOp) % 16 == 0, "ops are copied in such pieces");
 
@@ -138,11 +144,20 @@ struct HopperStep {
     return *(Shared*)step_memory;
   }
   HOPPER_FN const StepOp& op_at(const Shared& s, int i) { return s.ahead[i % kStepOpsAhead]; }
-  // x [rows][k + 8], or T(p) [group][kWeightStride].
+  // x [rows][k + 8], T(q * c) [group][kQueryStride] or T(p) [group][kWeightStride].
   HOPPER_FN T* rows_of(Shared& s) { return (T*)((unsigned char*)&s + kRows); }
+  // The residual stream, [rows][stream_columns]. Column j belongs to thread j % 256, which alone reads and writes it.
+  HOPPER_FN float* stream_of(Shared& s, int row) {
+    return (float*)((unsigned char*)&s + s.p.stream) + row * s.p.stream_columns;
+  }
   HOPPER_FN uint full(const Shared& s, int slot) { return ptx_shared_address(s.full + slot); }
   HOPPER_FN uint empty(const Shared& s, int slot) { return ptx_shared_address(s.empty + slot); }
-  HOPPER_FN uint slot_at(const Shared& s, int slot) { return s.ring + slot * kStepSlotBytes; }
+  // The length, in k, of a chunk of eight rows of W, and the bytes of one of its rows: the padding of 16 spreads the
+  // eight over all banks.
+  HOPPER_FN int chunk_of(const Shared& s) { return General ? s.p.chunk : (int)kStepChunk; }
+  HOPPER_FN int weight_row(const Shared& s) { return chunk_of(s) * 2 + 16; }
+  HOPPER_FN int slot_bytes(const Shared& s) { return 8 * weight_row(s); }
+  HOPPER_FN uint slot_at(const Shared& s, int slot) { return s.ring + slot * slot_bytes(s); }
   // Barriers for all warps that compute, or for `warps` of them.
   HOPPER_FN void sync() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
   HOPPER_FN void sync(int warps) { asm volatile("bar.sync 3, %0;" ::"r"(warps * 32) : "memory"); }
@@ -161,62 +176,79 @@ struct HopperStep {
 
   HOPPER_FN int tiles_of(const StepLinearOp& op) { return op.each + ((int)blockIdx.x < op.rest ? 1 : 0); }
 
-  HOPPER_FN int key_tiles(const Shared& s, int seq) { return (s.contexts[seq] + kHopperTile - 1) / kHopperTile; }
-  HOPPER_FN int splits_of(const Shared& s, int seq) { return (s.contexts[seq] + kHopperSplit - 1) / kHopperSplit; }
-  HOPPER_FN void next(const Shared& s, KeyUnit& u) {
-    if (++u.tile < key_tiles(s, u.seq)) return;
-    u.tile = 0;
-    if (++u.kv_head < s.p.kv_heads) return;
-    u.kv_head = 0;
-    u.seq++;
+  // The first position that a sequence's token sees; the units of K that have such positions, and the splits.
+  HOPPER_FN int low_of(const Shared& s, int seq, int window) {
+    return window > 0 ? max(0, s.contexts[seq] - window) : 0;
   }
-  HOPPER_FN void next(const Shared& s, ValueUnit& u) {
+  HOPPER_FN int first_key_tile(const Shared& s, int seq, int window) { return low_of(s, seq, window) / kKeyTile; }
+  HOPPER_FN int key_tiles(const Shared& s, int seq) { return (s.contexts[seq] + kKeyTile - 1) / kKeyTile; }
+  HOPPER_FN int first_split(const Shared& s, int seq, int window) { return low_of(s, seq, window) / kHopperSplit; }
+  HOPPER_FN int splits_end(const Shared& s, int seq) { return (s.contexts[seq] + kHopperSplit - 1) / kHopperSplit; }
+  HOPPER_FN int splits_of(const Shared& s, int seq, int window) {
+    return splits_end(s, seq) - first_split(s, seq, window);
+  }
+  HOPPER_FN void next(const Shared& s, KeyUnit& u, int window) {
+    if (++u.tile < key_tiles(s, u.seq)) return;
+    if (++u.kv_head >= s.p.kv_heads) {
+      u.kv_head = 0;
+      u.seq++;
+    }
+    if (u.seq < s.p.rows) u.tile = first_key_tile(s, u.seq, window);
+  }
+  HOPPER_FN void next(const Shared& s, ValueUnit& u, int window) {
     if (++u.slice < kSlices) return;
     u.slice = 0;
-    if (++u.split < splits_of(s, u.seq)) return;
-    u.split = 0;
-    if (++u.kv_head < s.p.kv_heads) return;
-    u.kv_head = 0;
-    u.seq++;
+    if (++u.split < splits_end(s, u.seq)) return;
+    if (++u.kv_head >= s.p.kv_heads) {
+      u.kv_head = 0;
+      u.seq++;
+    }
+    if (u.seq < s.p.rows) u.split = first_split(s, u.seq, window);
   }
-  // The number of positions in the unit's split.
+  // The end of what the unit's split has, and the first position that is seen, both counted from the split's start.
   HOPPER_FN int length(const Shared& s, const ValueUnit& u) {
     return min(s.contexts[u.seq] - u.split * kHopperSplit, (int)kHopperSplit);
+  }
+  HOPPER_FN int low_in(const Shared& s, const ValueUnit& u, int window) {
+    return max(0, low_of(s, u.seq, window) - u.split * kHopperSplit);
   }
   HOPPER_FN int value_slots(int length) { return (length + kValueSlot - 1) / kValueSlot; }
 
   // The first of `count` units that threadgroup `group` has. A threadgroup has neighbouring units, which share data.
   HOPPER_FN int first_unit(int count, int group) { return (int)((uint)count * (uint)group / gridDim.x); }
-  // All layers divide attention in the same way, so this is computed once.
-  HOPPER_FN void divide_attention(Shared& s) {
+  // All layers with the same window divide attention in the same way, so this is computed once.
+  HOPPER_FN void divide_attention(const Shared& s, Division& mine, int window) {
     const int kv_heads = s.p.kv_heads;
-    int tiles = 0, splits = 0;
+    const auto keys_of = [&](int seq) { return (key_tiles(s, seq) - first_key_tile(s, seq, window)) * kv_heads; };
+    const auto values_of = [&](int seq) { return splits_of(s, seq, window) * kv_heads * kSlices; };
+    int keys = 0, values = 0;
     for (int i = 0; i < s.p.rows; i++) {
-      tiles += key_tiles(s, i);
-      splits += splits_of(s, i);
+      keys += keys_of(i);
+      values += values_of(i);
     }
-    const int keys = tiles * kv_heads, values = splits * kv_heads * kSlices, groups = (int)gridDim.x;
+    const int groups = (int)gridDim.x;
     int key = first_unit(keys, blockIdx.x), value = first_unit(values, blockIdx.x);
-    s.key_count = first_unit(keys, blockIdx.x + 1) - key;
-    s.value_count = first_unit(values, blockIdx.x + 1) - value;
+    mine.key_count = first_unit(keys, blockIdx.x + 1) - key;
+    mine.value_count = first_unit(values, blockIdx.x + 1) - value;
     // If there are enough threadgroups, each has one unit: keys from the first threadgroup on, values up to the last
     // one.
     if (keys <= groups && values <= groups) {
       key = (int)blockIdx.x;
       value = (int)blockIdx.x - (groups - values);
-      s.key_count = key < keys ? 1 : 0;
-      s.value_count = value >= 0 ? 1 : 0;
+      mine.key_count = key < keys ? 1 : 0;
+      mine.value_count = value >= 0 ? 1 : 0;
       key = min(key, keys - 1);
       value = max(value, 0);
     }
     int seq = 0;
-    while (seq + 1 < s.p.rows && key >= key_tiles(s, seq) * kv_heads) key -= key_tiles(s, seq++) * kv_heads;
-    s.key = {seq, key / key_tiles(s, seq), key % key_tiles(s, seq)};
+    while (seq + 1 < s.p.rows && key >= keys_of(seq)) key -= keys_of(seq++);
+    const int tiles = keys_of(seq) / kv_heads;
+    mine.key = {seq, key / tiles, first_key_tile(s, seq, window) + key % tiles};
     seq = 0;
-    while (seq + 1 < s.p.rows && value >= splits_of(s, seq) * kv_heads * kSlices) {
-      value -= splits_of(s, seq++) * kv_heads * kSlices;
-    }
-    s.value = {seq, value / kSlices / splits_of(s, seq), value / kSlices % splits_of(s, seq), value % kSlices};
+    while (seq + 1 < s.p.rows && value >= values_of(seq)) value -= values_of(seq++);
+    const int splits = splits_of(s, seq, window);
+    mine.value = {seq, value / kSlices / splits, first_split(s, seq, window) + value / kSlices % splits,
+                  value % kSlices};
   }
   // The offset of a position in a tile of K: positions 8 i to 8 i + 7 are in eight rows, like eight rows of W.
   HOPPER_FN uint key_at(int position) { return (position & 7) * kKeyRow + (position >> 3) * (D * 2); }

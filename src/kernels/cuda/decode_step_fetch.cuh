@@ -4,22 +4,26 @@
 
 #include "kernels/cuda/decode_step_common.cuh"
 
-template <typename T, int D>
-struct HopperStepFetch : HopperStep<T, D> {
-  typedef HopperStep<T, D> Base;
+template <typename T, int D, bool General>
+struct HopperStepFetch : HopperStep<T, D, General> {
+  typedef HopperStep<T, D, General> Base;
+  using Base::chunk_of;
   using Base::empty;
   using Base::full;
   using Base::key_at;
+  using Base::kKeyTile;
   using Base::kOpPieces;
   using Base::kValueRow;
   using Base::kValueSlot;
-  using Base::kWeightRow;
   using Base::length;
+  using Base::low_in;
+  using Base::low_of;
   using Base::mine;
   using Base::next;
   using Base::slot_at;
   using Base::tiles_of;
   using Base::value_at;
+  using Base::weight_row;
   using typename Base::KeyUnit;
   using typename Base::Shared;
   using typename Base::ValueUnit;
@@ -38,11 +42,11 @@ struct HopperStepFetch : HopperStep<T, D> {
     const bool gated = op.epilogue == kHopperGated;
     // The second eight rows of a tile: the up rows of its gate rows, or the rows that follow.
     const int tile_rows = gated ? 8 : 8 * halves, second = gated ? op.n / 2 : 8;
-    const int lot = op.lot;
+    const int lot = op.lot, chunk = chunk_of(s), row_bytes = weight_row(s);
     for (int first = 0; first < count; first += lot) {
       const int end = min(first + lot, count);
-      for (int from_k = 0; from_k < k; from_k += kStepChunk) {
-        const int bytes = min(k - from_k, (int)kStepChunk) * 2;
+      for (int from_k = 0; from_k < k; from_k += chunk) {
+        const int bytes = min(k - from_k, chunk) * 2;
         for (int i = first; i < end; i++) {
           const T* from =
               (const T*)op.w + (i64)(((int)blockIdx.x + i * (int)gridDim.x) * tile_rows + (lane & 7)) * k + from_k;
@@ -50,7 +54,7 @@ struct HopperStepFetch : HopperStep<T, D> {
             hopper_barrier_wait(empty(s, at.slot), at.parity ^ 1);
             expect(s, at.slot, 8 * bytes, lane);
             if (lane < 8) {
-              hopper_copy_bulk(slot_at(s, at.slot) + lane * kWeightRow, from + (i64)part * second * k, bytes,
+              hopper_copy_bulk(slot_at(s, at.slot) + lane * row_bytes, from + (i64)part * second * k, bytes,
                                full(s, at.slot), hopper_read_once());
             }
             at = StepPlace::after(at, 1, slots);
@@ -71,19 +75,23 @@ struct HopperStepFetch : HopperStep<T, D> {
     return page + (position & ((1 << op.block_shift) - 1)) * row_bytes;
   }
 
-  // Loads positions of earlier steps only. The warps that compute this step's own position write it themselves.
+  // Loads positions of earlier steps only, and none before the window, where table entries may be anything. The warps
+  // that compute this step's own position write it themselves.
   HOPPER_FN void fetch_keys(const StepAttentionOp& op, const Shared& s, StepPlace& at, int lane) {
     const int row_bytes = s.p.kv_heads * D * 2;
-    KeyUnit u = s.key;
-    for (int i = 0; i < s.key_count; i++, next(s, u)) {
-      const int start = u.tile * kHopperTile, all = s.contexts[u.seq];
+    const int window = General ? op.window : 0;
+    const auto& division = s.divisions[window > 0];
+    KeyUnit u = division.key;
+    for (int i = 0; i < division.key_count; i++, next(s, u, window)) {
+      const int start = u.tile * kKeyTile, all = s.contexts[u.seq];
       const i64 pages = page_of(op, u.seq, start, all, lane);
-      const int count = max(0, min(all - 1 - start, (int)kHopperTile));
+      const int count = max(0, min(all - 1 - start, (int)kKeyTile));
+      const int from = min(max(0, low_of(s, u.seq, window) - start), count);
       hopper_barrier_wait(empty(s, at.slot), at.parity ^ 1);
-      expect(s, at.slot, count * D * 2, lane);
-      UNROLL for (int row = lane; row < kHopperTile; row += 32) {
+      expect(s, at.slot, (count - from) * D * 2, lane);
+      UNROLL for (int row = lane; row < kKeyTile; row += 32) {
         const i64 offset = row_at(op, pages, start, min(start + row, all - 1), row_bytes) + u.kv_head * (D * 2);
-        if (row < count) {
+        if (row >= from && row < count) {
           hopper_copy_bulk(slot_at(s, at.slot) + key_at(row), op.pages + offset, D * 2, full(s, at.slot));
         }
       }
@@ -93,21 +101,26 @@ struct HopperStepFetch : HopperStep<T, D> {
 
   HOPPER_FN void fetch_values(const StepAttentionOp& op, const Shared& s, StepPlace& at, int lane) {
     const int row_bytes = s.p.kv_heads * D * 2;
-    ValueUnit u = s.value;
-    for (int i = 0; i < s.value_count; i++, next(s, u)) {
+    const int window = General ? op.window : 0;
+    const auto& division = s.divisions[window > 0];
+    ValueUnit u = division.value;
+    for (int i = 0; i < division.value_count; i++, next(s, u, window)) {
       const char* from =
           op.pages + ((i64)row_bytes << op.block_shift) + u.kv_head * (D * 2) + u.slice * kValueRow + (lane & 1) * 16;
       const int all = s.contexts[u.seq], end = u.split * kHopperSplit + length(s, u);
+      const int low = u.split * kHopperSplit + low_in(s, u, window);
       for (int first = u.split * kHopperSplit; first < end; first += kValueSlot) {
         hopper_barrier_wait(empty(s, at.slot), at.parity ^ 1);
         for (int start = first; start < min(first + kValueSlot, end); start += 256) {
+          if (General && start + 256 <= low) continue;  // not read
           const i64 pages = page_of(op, u.seq, start, all, lane);
           const uint to = slot_at(s, at.slot) + (start - first) * kValueRow;
           const int rows = (min(end - start, 256) + 63) / 64 * 64;
 #pragma unroll 4
           for (int row = lane >> 1; row < rows; row += 16) {
             const i64 offset = row_at(op, pages, start, min(start + row, all - 1), row_bytes);
-            hopper_copy16_or_zero(to + value_at(row, lane & 1), from + offset, start + row < all - 1);
+            hopper_copy16_or_zero(to + value_at(row, lane & 1), from + offset,
+                                  start + row >= low && start + row < all - 1);
           }
         }
         hopper_barrier_arrive_copied(full(s, at.slot));

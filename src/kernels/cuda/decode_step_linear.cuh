@@ -1,26 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// decode_step.cuh: products, with an optional norm before them and an epilogue after them. No kernels here.
+// decode_step.cuh: products, with an optional norm before them and an epilogue after them. The general form has
+// the residual stream in every threadgroup. No kernels here.
 #pragma once
 
 #include "kernels/cuda/decode_step_common.cuh"
 #include "kernels/norm_sum.h"
 
-template <typename T, int D>
-struct HopperStepLinear : HopperStep<T, D> {
-  typedef HopperStep<T, D> Base;
+template <typename T, int D, bool General>
+struct HopperStepLinear : HopperStep<T, D, General> {
+  typedef HopperStep<T, D, General> Base;
+  using Base::chunk_of;
   using Base::embedded;
   using Base::flag_of;
   using Base::full;
   using Base::input_of;
   using Base::kHeld;
   using Base::kThreads;
-  using Base::kWeightRow;
   using Base::mine;
   using Base::op_at;
   using Base::output_of;
   using Base::rows_of;
+  using Base::slot_bytes;
+  using Base::stream_of;
   using Base::sync;
   using Base::tiles_of;
+  using Base::weight_row;
   using typename Base::Shared;
 
   // Fragments of four steps.
@@ -64,8 +68,8 @@ struct HopperStepLinear : HopperStep<T, D> {
     const bool there = step_landed(full(s, c.at.slot), c.at.parity);
     return there && (!c.two || step_landed(full(s, c.second.slot), c.second.parity));
   }
-  HOPPER_FN uint weights_at(const Chain& c, int lane) {
-    return c.base_w + ((lane & 8) != 0 ? c.second.slot : c.at.slot) * kStepSlotBytes;
+  HOPPER_FN uint weights_at(const Shared& s, const Chain& c, int lane) {
+    return c.base_w + ((lane & 8) != 0 ? c.second.slot : c.at.slot) * slot_bytes(s);
   }
   HOPPER_FN void prepare(Shared& s, Chain& c, StepPlace at, int warps, int k, int halves, int lane) {
     c.at = at;
@@ -75,13 +79,13 @@ struct HopperStepLinear : HopperStep<T, D> {
     c.warps = warps;
     c.k = k;
     c.two = halves == 2;
-    c.base_w = s.ring + (lane & 7) * kWeightRow + (lane >> 4) * 16;
-    c.w = weights_at(c, lane);
+    c.base_w = s.ring + (lane & 7) * weight_row(s) + (lane >> 4) * 16;
+    c.w = weights_at(s, c, lane);
     c.x = ptx_shared_address(rows_of(s) + min(lane & 7, s.p.rows - 1) * (k + 8)) + (lane >> 3) * 16;
     c.early = landed(s, c);
   }
   HOPPER_FN void chain(Shared& s, Chain& c, float (&acc)[4], int lane) {
-    enum { kWindows = kStepChunk / 64 };
+    const int windows = chunk_of(s) / 64;  // of a chunk, an even number
     const int slots = s.p.slots;
     const bool two = c.two;
     const uint barriers = full(s, 0);
@@ -92,24 +96,30 @@ struct HopperStepLinear : HopperStep<T, D> {
     fetch(f[0], w, x);
     int left = c.k / 64, until_turn = c.turn;  // left: windows; until_turn: chunks
 #pragma unroll 1
-    while (left >= kWindows) {
-      UNROLL for (int i = 0; i < kWindows / 2 - 1; i++) {
+    while (left >= windows) {
+      const auto pair = [&] {
         fetch(f[1], w + 128, x + 128);
         multiply(acc, f[0]);
         w += 256;
         x += 256;
         fetch(f[0], w, x);
         multiply(acc, f[1]);
+      };
+      if (General && windows != kStepChunk / 64) {
+#pragma unroll 1
+        for (int i = 1; i < windows / 2; i++) pair();
+      } else {
+        UNROLL for (int i = 1; i < kStepChunk / 128; i++) pair();
       }
       const StepPlace old = c.at, old_second = c.second;
-      left -= kWindows;
+      left -= windows;
       c.at = StepPlace::after_few(c.at, c.stride, slots);
       c.second = StepPlace::after_few(c.at, two ? 1 : 0, slots);
       bool ready = left > 0 && landed(s, c);
       fetch(f[1], w + 128, x + 128);
       multiply(acc, f[0]);
       x += 256;
-      w = weights_at(c, lane);
+      w = weights_at(s, c, lane);
       if (left > 0) {
         if (--until_turn == 0 && c.warps > 1) {
           sync(c.warps);
@@ -126,6 +136,16 @@ struct HopperStepLinear : HopperStep<T, D> {
     if (left == 0) return;
 #pragma unroll 1
     while (true) {  // a shorter last chunk
+      if (General && left > 1) {
+        fetch(f[1], w + 128, x + 128);
+        multiply(acc, f[0]);
+        w += 256;
+        x += 256;
+        if (left > 2) fetch(f[0], w, x);
+        multiply(acc, f[1]);
+        if ((left -= 2) == 0) break;
+        continue;
+      }
       multiply(acc, f[0]);
       if (--left == 0) break;
       w += 128;
@@ -298,28 +318,29 @@ struct HopperStepLinear : HopperStep<T, D> {
 
   // Reads x in T from the exchange, four elements at a time.
   HOPPER_FN void take_rows(int k, Shared& s, const u64* taken, uint flag, int tid) {
+    enum { kAtOnce = General ? 6 : 3 };
     const int in_row = k / 4;
 #pragma unroll 1
     for (int row = 0; row < s.p.rows; row++) {
       T* to_row = rows_of(s) + row * (k + 8);
       const u64* from_row = taken + (i64)row * (k / 2);
 #pragma unroll 1
-      for (int done = 0; done < in_row; done += 3 * kThreads) {
+      for (int done = 0; done < in_row; done += kAtOnce * kThreads) {
         const int first = done + tid;
-        u64 v[3][2];
+        u64 v[kAtOnce][2];
         bool there;
         uint times = 0;
         do {
           there = true;
-          UNROLL for (int i = 0; i < 3; i++) {
+          UNROLL for (int i = 0; i < kAtOnce; i++) {
             v[i][0] = v[i][1] = step_entry(0, flag);
             if (first + i * kThreads < in_row) step_read2(from_row + 2 * (first + i * kThreads), v[i]);
           }
-          UNROLL for (int i = 0; i < 3; i++) there =
+          UNROLL for (int i = 0; i < kAtOnce; i++) there =
               there && step_has_flag(v[i][0], flag) && step_has_flag(v[i][1], flag);
           step_count_retry(times);
         } while (!simd_all(there));
-        UNROLL for (int i = 0; i < 3; i++) {
+        UNROLL for (int i = 0; i < kAtOnce; i++) {
           const int piece = first + i * kThreads;
           if (piece < in_row) *(uint2*)(to_row + piece * 4) = make_uint2((uint)v[i][0], (uint)v[i][1]);
         }
@@ -412,9 +433,192 @@ struct HopperStepLinear : HopperStep<T, D> {
     }
   }
 
+  // ---- norms of the general form ----
+  //
+  // A thread has all of its elements of a row at once: element j belongs to thread j % 256, as norm_sum.h counts
+  // chains. This code runs once per op, and takes about as long as its instructions take to arrive. So there is a form
+  // without comparisons for each usual number of Pieces: REQUIRES, if Exact: k > (Pieces - 1) * 256.
+
+  template <int Pieces, bool Exact>
+  HOPPER_FN bool has(int i, int k) {
+    return (Exact && i + 1 < Pieces) || (int)threadIdx.x + i * kThreads < k;
+  }
+  // 1 / rms of a row whose chains the threads have; see norm_sum.h. Successive calls use the halves of the memory in
+  // turn.
+  HOPPER_FN float inverse_of(Shared& s, float chain, int k, float eps, int half) {
+    float* chains = s.floats + half * kThreads;
+    chains[threadIdx.x] = chain;
+    sync();
+    const float* c = chains + (threadIdx.x & 31);
+    return norm_inverse(simd_sum(norm_fold(c[0], c[32], c[64], c[96], c[128], c[160], c[192], c[224])), k, eps);
+  }
+  // Reads rows of x in float from the exchange and normalises them. A row takes one round trip, which norm_rows() needs
+  // for each 1,024 columns, twice.
+  template <int Pieces, bool Exact>
+  HOPPER_FN void norm_wide_of(const StepLinearOp& op, Shared& s, const u64* taken, uint flag) {
+    const int tid = (int)threadIdx.x, k = op.k;
+    float weight[Pieces];
+    UNROLL for (int i = 0; i < Pieces; i++) weight[i] = has<Pieces, Exact>(i, k) ? op.norm[tid + i * kThreads] : 0.0f;
+#pragma unroll 1
+    for (int row = 0; row < s.p.rows; row++) {
+      const u64* from = taken + (i64)row * k + tid;
+      float held[Pieces], chain = 0.0f;
+      bool there;
+      uint times = 0;
+      do {
+        u64 v[Pieces];
+        there = true;
+        UNROLL for (int i = 0; i < Pieces; i++) {
+          v[i] = step_entry(0, flag);
+          if (has<Pieces, Exact>(i, k)) v[i] = step_read(from + i * kThreads);
+        }
+        UNROLL for (int i = 0; i < Pieces; i++) {
+          there = there && step_has_flag(v[i], flag);
+          held[i] = as_float((uint)v[i]);
+        }
+        step_count_retry(times);
+      } while (!simd_all(there));
+      UNROLL for (int i = 0; i < Pieces; i++) chain = fma(held[i], held[i], chain);
+      const float inverse = inverse_of(s, chain, k, op.eps, row & 1);
+      T* to_row = rows_of(s) + row * (k + 8) + tid;
+      UNROLL for (int i = 0; i < Pieces; i++) {
+        if (has<Pieces, Exact>(i, k)) to_row[i * kThreads] = to<T>((held[i] * inverse) * weight[i]);
+      }
+    }
+  }
+  STEP_PART void norm_wide(const StepLinearOp& op, const u64* taken, uint flag) {
+    enum { kMost = kStepMostHeld / kThreads };
+    Shared& s = mine();
+    if (op.k > (kMost - 1) * kThreads) return norm_wide_of<kMost, true>(op, s, taken, flag);
+    norm_wide_of<kMost, false>(op, s, taken, flag);
+  }
+
+  // Reads all rows of x in T from the exchange, four elements at a time.
+  HOPPER_FN void take_all_rows(int k, Shared& s, const u64* taken, uint flag) {
+    enum { kAtOnce = 3 };
+    const int in_row = k / 4, all = s.p.rows * in_row;
+    int in_this = (int)threadIdx.x;  // the piece, counted from its row's first one
+    T* to = rows_of(s) + 4 * in_this;
+#pragma unroll 1
+    for (int first = in_this; first - (int)threadIdx.x < all; first += kAtOnce * kThreads) {
+      u64 v[kAtOnce][2];
+      bool there;
+      uint times = 0;
+      do {
+        there = true;
+        UNROLL for (int i = 0; i < kAtOnce; i++) {
+          v[i][0] = v[i][1] = step_entry(0, flag);
+          if (first + i * kThreads < all) step_read2(taken + 2 * (first + i * kThreads), v[i]);
+        }
+        UNROLL for (int i = 0; i < kAtOnce; i++) there =
+            there && step_has_flag(v[i][0], flag) && step_has_flag(v[i][1], flag);
+        step_count_retry(times);
+      } while (!simd_all(there));
+      UNROLL for (int i = 0; i < kAtOnce; i++) {
+#pragma unroll 1
+        for (; in_this >= in_row; in_this -= in_row) to += 8;  // between the rows
+        if (first + i * kThreads < all) *(uint2*)to = make_uint2((uint)v[i][0], (uint)v[i][1]);
+        in_this += kThreads;
+        to += 4 * kThreads;
+      }
+    }
+  }
+  // The first op's x becomes the stream.
+  STEP_PART void begin_stream(const StepLinearOp& op) {
+    Shared& s = mine();
+#pragma unroll 1
+    for (int row = 0; row < s.p.rows; row++) {
+#pragma unroll 4
+      for (int j = (int)threadIdx.x; j < op.k; j += kThreads) {
+        stream_of(s, row)[j] =
+            op.x_by_token != 0 ? embedded(s.p, row, j) : __ldcg((const float*)op.x + (i64)row * op.x_stride + j);
+      }
+    }
+  }
+  STEP_PART void write_stream(const StepLinearOp& op) {
+    Shared& s = mine();
+#pragma unroll 1
+    for (int row = 0; row < s.p.rows; row++) {
+#pragma unroll 1
+      for (int j = (int)threadIdx.x; j < op.k; j += kThreads) {
+        op.stream[(i64)row * op.stream_stride + j] = stream_of(s, row)[j];
+      }
+    }
+  }
+  // Adds the norm of the previous op's output to the stream, and makes x of the norm of the sum: twice the same code.
+  // Weights are read while the output is awaited.
+  template <int Pieces, bool Exact>
+  HOPPER_FN void norm_stream_of(const StepLinearOp& op, Shared& s, const u64* taken, uint flag) {
+    const int tid = (int)threadIdx.x, k = op.k;
+    float weight[Pieces], post[Pieces];
+    UNROLL for (int i = 0; i < Pieces; i++) {
+      const bool here = has<Pieces, Exact>(i, k);
+      weight[i] = here ? op.norm[tid + i * kThreads] : 0.0f;
+      post[i] = here ? op.post_norm[tid + i * kThreads] : 0.0f;
+    }
+    take_all_rows(k, s, taken, flag);
+    sync();
+#pragma unroll 1
+    for (int row = 0; row < s.p.rows; row++) {
+      T* x = rows_of(s) + row * (k + 8) + tid;
+      float* stream = stream_of(s, row) + tid;
+      float v[Pieces];
+      UNROLL for (int i = 0; i < Pieces; i++) v[i] = has<Pieces, Exact>(i, k) ? to_f(x[i * kThreads]) : 0.0f;
+#pragma unroll 1
+      for (int pass = 0; pass < 2; pass++) {
+        float chain = 0.0f;
+        UNROLL for (int i = 0; i < Pieces; i++) chain = fma(v[i], v[i], chain);
+        const float inverse = inverse_of(s, chain, k, pass == 0 ? op.post_eps : op.eps, pass);
+        T y[Pieces];
+        UNROLL for (int i = 0; i < Pieces; i++) y[i] = to<T>((v[i] * inverse) * (pass == 0 ? post[i] : weight[i]));
+        UNROLL for (int i = 0; i < Pieces; i++) {
+          if (!has<Pieces, Exact>(i, k)) continue;
+          if (pass == 1) {
+            x[i * kThreads] = y[i];
+          } else {
+            stream[i * kThreads] = v[i] = fma(to_f(y[i]), op.add_scale, stream[i * kThreads]);
+          }
+        }
+      }
+    }
+  }
+  STEP_PART void norm_stream(const StepLinearOp& op, const u64* taken, uint flag) {
+    enum { kMost = kStepMostStream / kThreads };
+    Shared& s = mine();
+    const int pieces = (op.k + kThreads - 1) / kThreads;
+    if (pieces == 5) {
+      norm_stream_of<5, true>(op, s, taken, flag);
+    } else if (pieces == 10) {
+      norm_stream_of<10, true>(op, s, taken, flag);
+    } else {
+      norm_stream_of<kMost, false>(op, s, taken, flag);
+    }
+    if (op.stream != nullptr && blockIdx.x == 0) write_stream(op);
+  }
+
+  // Whether take_normed() reads the rows of x. These norms need many registers, so linear() must have none in use then:
+  // they come before it.
+  HOPPER_FN bool normed_before(const StepLinearOp& op) {
+    return General && op.norm != nullptr && op.x == nullptr && op.k <= kStepMostHeld;
+  }
+  HOPPER_FN void take_normed(int i) {
+    Shared& s = mine();
+    const StepLinearOp& op = op_at(s, i).linear;
+    if (tiles_of(op) == 0) return;
+    if (op.x != nullptr && op.streamed != 0) begin_stream(op);
+    if (!normed_before(op)) return;
+    const uint flag = flag_of(s, i) - 1;
+    if (op.streamed != 0) {
+      norm_stream(op, input_of(s, i), flag);
+    } else {
+      norm_wide(op, input_of(s, i), flag);
+    }
+  }
+
   // Reads the rows of x for op i.
   HOPPER_FN void take(const StepLinearOp& op, Shared& s, int i, int tid) {
     const uint flag = flag_of(s, i) - 1;
+    if (normed_before(op)) return;
     if (op.norm != nullptr) {
       norm_rows(op, s, input_of(s, i), flag, tid);
     } else if (op.x != nullptr) {
@@ -437,7 +641,7 @@ struct HopperStepLinear : HopperStep<T, D> {
       return at;
     }
     const uint flag = flag_of(s, i);
-    const int groups = (int)gridDim.x, chunks = (op.k + kStepChunk - 1) / kStepChunk, halves = op.halves;
+    const int groups = (int)gridDim.x, chunks = (op.k + chunk_of(s) - 1) / chunk_of(s), halves = op.halves;
     const int slots = s.p.slots, lot = op.lot;
     Ahead ahead;
     Chain c;

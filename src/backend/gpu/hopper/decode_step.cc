@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "backend/gpu/grid_math.h"
 #include "backend/gpu/weight_layout.h"
@@ -20,9 +21,10 @@ constexpr size_t kLeastOps = 6;     // fewer, such as one layer's attention, are
 constexpr size_t kMostOps = 254;    // of a launch, as flags count; more become several launches
 constexpr int kLeastSlots = 4;      // of the ring
 // Beyond these, single launches are at least as fast: attention's own kernels read long contexts faster, and the bytes
-// of a large weight take longer than the gap between two launches.
+// of a large weight take longer than the gap between two launches, or than the norms of several rows in turn.
 constexpr int64_t kMostPositions = 8192;
-constexpr int64_t kMostWeight = int64_t{1} << 25;  // elements
+constexpr int64_t kMostWeight = int64_t{1} << 27, kMostWeightOfSeveral = int64_t{1} << 25;  // elements; several rows
+constexpr int kMostStreamedRows = 2;  // where every threadgroup keeps the residual stream
 
 int default_most_rows() {
   const auto asked = env("QUIRE_CUDA_JOIN");
@@ -31,9 +33,10 @@ int default_most_rows() {
 
 bool known_attention(const AttentionArgs& args) {
   const KvLayer& kv = args.kv;
-  return args.causal && args.distance_bias == nullptr && args.window == 0 && args.soft_cap <= 0 &&
-         args.sinks == nullptr && !kv.v_in_k && kv.dtype == args.q.dtype && kv.head_dim == kv.v_dim() &&
-         (kv.head_dim == 64 || kv.head_dim == 128) && args.num_heads / kv.num_kv_heads <= kStepMostGroup &&
+  return args.causal && args.distance_bias == nullptr && args.sinks == nullptr && !kv.v_in_k &&
+         kv.dtype == args.q.dtype && kv.head_dim == kv.v_dim() &&
+         (kv.head_dim == 64 || kv.head_dim == 128 || kv.head_dim == 256) &&
+         args.num_heads / kv.num_kv_heads <= kStepMostGroup &&
          std::has_single_bit(static_cast<uint64_t>(kv.block_size));
 }
 
@@ -44,7 +47,8 @@ bool known_product(const LinearArgs& args, const GpuMatrix& w, DType type) {
   if (w.dtype() != type || type == DType::kF32 || w.k() % 64 != 0 || tiled % 8 != 0 || !args.columns.empty())
     return false;
   // The head, whose output is F32, comes last: nothing is gained by a launch of its own for it, whatever its size.
-  if ((residual || args.out.dtype != DType::kF32) && w.n() * w.k() > kMostWeight) return false;
+  const int64_t most = args.x.rows == 1 ? kMostWeight : kMostWeightOfSeveral;
+  if ((residual || args.out.dtype != DType::kF32) && w.n() * w.k() > most) return false;
   return on_16_bytes(args.x.data) && on_16_bytes(args.out.data) && on_16_bytes(args.residual.data) &&
          args.x.stride % 8 == 0 && args.out.stride % 8 == 0 && args.residual.stride % 8 == 0;
 }
@@ -52,8 +56,9 @@ bool known_product(const LinearArgs& args, const GpuMatrix& w, DType type) {
 // Divides the tiles of a product over `groups` threadgroups.
 void divide_tiles(StepLinearOp& op, int groups) {
   const bool gated = op.epilogue == kHopperGated;
-  // Tiles of eight where sixteen would leave threadgroups idle.
-  op.halves = gated || (op.n % 16 == 0 && op.n / 16 >= groups) ? 2 : 1;
+  // Tiles of eight where sixteen would leave threadgroups idle, or one with more rows.
+  const auto most = [&](int rows) { return (op.n / rows + groups - 1) / groups * rows; };
+  op.halves = gated || (op.n % 16 == 0 && op.n / 16 >= groups && most(16) <= most(8)) ? 2 : 1;
   const int tiles = op.n / (8 * op.halves);
   op.each = tiles / groups;
   op.rest = tiles % groups;
@@ -62,9 +67,15 @@ void divide_tiles(StepLinearOp& op, int groups) {
 
 // Tiles that a threadgroup has in progress: one per warp, as far as their chunks fit the ring together with those that
 // come next, which a warp looks for before it has finished its own.
-short tiles_in_progress(const StepLinearOp& op, int slots) {
-  const int fit = slots / op.halves, tiles = op.k > kStepChunk ? fit / 2 : fit;
-  return static_cast<short>(std::min<int>(tiles, kStepWarps));
+short tiles_in_progress(const StepLinearOp& op, int slots, int chunk) {
+  const int fit = slots / op.halves, tiles = op.k > chunk ? fit / 2 : fit;
+  return static_cast<short>(std::clamp(tiles, 1, int{kStepWarps}));
+}
+// The length of a chunk of W in the general form: as few chunks as possible, and as equal, since a short one leaves a
+// part of its slot empty.
+int chunk_of(int64_t columns) {
+  const int64_t chunks = ceil_div(columns, int64_t{kStepMostChunk});
+  return static_cast<int>(std::max<int64_t>(kStepChunk, round_up(ceil_div(columns, chunks), 128)));
 }
 
 // Entries of the exchange that an op's output takes. An entry is a value (a float, or two of T) and the flag of the op
@@ -83,6 +94,13 @@ bool overlap(const Tensor& a, const Tensor& b) {
   };
   const bool same = a.data == b.data && a.dtype == b.dtype && a.stride == b.stride;
   return !same && begin(a) < end(b) && begin(b) < end(a);
+}
+
+KernelId kernel_of(int head_dim, bool general) {
+  if (!general) return head_dim == 64 ? KernelId::kHopperDecodeStepD64 : KernelId::kHopperDecodeStepD128;
+  return head_dim == 64    ? KernelId::kHopperDecodeStepGeneralD64
+         : head_dim == 128 ? KernelId::kHopperDecodeStepGeneralD128
+                           : KernelId::kHopperDecodeStepGeneralD256;
 }
 
 bool is_head(const StepOp& op) {
@@ -132,6 +150,7 @@ bool JoinedStep::join_embedding(const EmbeddingArgs& args) {
 
 // Whether a product takes what the last part gives.
 bool JoinedStep::follows(const LinearArgs& args, DType type) const {
+  if (add_) return follows_add(args) && type == type_ && parts_.size() < kMostOps;
   if (parts_.empty()) {
     return !embedding_ || (embedding_->out.data == args.x.data && embedding_->out.rows == args.x.rows &&
                            args.norm != nullptr && embedding_->table->dtype() == type);
@@ -142,10 +161,20 @@ bool JoinedStep::follows(const LinearArgs& args, DType type) const {
       args.x.dtype != before.dtype || type != type_ || parts_.size() >= kMostOps) {
     return false;
   }
+  if (args.residual.data != nullptr && streamed_) return false;
   // A threadgroup reads the residual where it wrote it itself, which takes the same tiles.
   return std::all_of(parts_.begin(), parts_.end(), [&](const Part& part) {
     return args.residual.data == nullptr || part.out.data != args.residual.data || part.out.cols == args.out.cols;
   });
+}
+
+// Whether a product normalises the sum that waits, which is not yet in memory. It must have a tile for each
+// threadgroup: all of them read the sum, and only what all have written tells that all have read.
+bool JoinedStep::follows_add(const LinearArgs& args) const {
+  const Tensor& sum = add_->residual;
+  const int64_t tiled = args.gated != nullptr ? args.out.cols : gpu_matrix(args.weight).n();
+  return tiled / 8 >= device_.info().compute_units && args.norm != nullptr && args.residual.data == nullptr &&
+         args.x.data == sum.data && args.x.rows == sum.rows && args.x.cols == sum.cols;
 }
 
 StepLinearOp JoinedStep::linear_op(const LinearArgs& args) {
@@ -175,15 +204,35 @@ StepLinearOp JoinedStep::linear_op(const LinearArgs& args) {
     l.residual_by_token = l.residual == embedding_->out.data;
     embedded_ = l.residual_by_token != 0 && l.out == l.residual;
   }
+  if (add_) keep_stream(l);
   divide_tiles(l, device_.info().compute_units);
   return l;
 }
 
-void JoinedStep::begin_parts(DType type, int64_t rows) {
+// Adds in this op what waits. From the first part on, every threadgroup keeps the stream; the last part that adds to it
+// writes it to memory.
+void JoinedStep::keep_stream(StepLinearOp& op) {
+  op.streamed = 1;
+  op.post_norm = add_->post_weight;
+  op.post_eps = add_->eps;
+  op.add_scale = add_->scale;
+  op.stream = static_cast<float*>(stream_.data);
+  op.stream_stride = static_cast<int>(stream_.stride);
+  for (Part& part : parts_) {
+    if (part.op.kind == kStepLinear) part.op.linear.stream = nullptr;
+  }
+  parts_.front().op.linear.streamed = 1;
+  streamed_ = general_ = true;
+  embedded_ = embedding_.has_value();
+}
+
+void JoinedStep::begin_parts(const LinearArgs& args, DType type) {
   type_ = type;
-  rows_ = static_cast<int>(rows);
+  rows_ = static_cast<int>(args.x.rows);
+  stream_ = args.norm != nullptr && args.x.dtype == DType::kF32 ? args.x : Tensor{};
+  streamed_ = added_ = general_ = false;
   contexts_ = nullptr;
-  most_k_ = head_dim_ = 0;
+  most_k_ = head_dim_ = window_ = 0;
   positions_ = heads_ = kv_heads_ = 0;
   entries_ = 0;
 }
@@ -195,13 +244,17 @@ bool JoinedStep::join_linear(const LinearArgs& args, DType type) {
   StepOp op = {};
   op.kind = kStepLinear;
   op.linear = linear_op(args);
-  if (parts_.empty()) begin_parts(type, args.x.rows);
+  if (parts_.empty()) begin_parts(args, type);
+  added_ = added_ || op.linear.epilogue == kHopperResidual;
+  general_ = general_ || (args.norm != nullptr && op.linear.k > kStepHeld && op.linear.k <= kStepMostHeld);
   most_k_ = std::max(most_k_, op.linear.k);
   if (!is_head(op)) {
     entries_ = std::max(entries_, exchange_entries(rows_, args.out.cols, args.out.dtype == DType::kF32));
   }
-  const auto alone = [this, held = LinearArgs(args), norm = args.norm != nullptr ? *args.norm : FusedNorm{},
+  const auto alone = [this, add = std::exchange(add_, {}), held = LinearArgs(args),
+                      norm = args.norm != nullptr ? *args.norm : FusedNorm{},
                       gated = args.gated != nullptr ? *args.gated : FusedGlu{}]() mutable {
+    if (add) ops_.add_norm(*add);
     if (held.norm != nullptr) held.norm = &norm;
     if (held.gated != nullptr) held.gated = &gated;
     ops_.linear(held);
@@ -210,9 +263,26 @@ bool JoinedStep::join_linear(const LinearArgs& args, DType type) {
   return true;
 }
 
+// Waits for the product that normalises the sum.
+bool JoinedStep::join_add(const AddNormArgs& args) {
+  if (parts_.empty() || qkv_ || add_ || added_ || !joins(args.x.dtype, args.x.rows)) return false;
+  const Part& before = parts_.back();
+  const bool taken = rows_ <= kMostStreamedRows && before.op.kind == kStepLinear && !is_head(before.op) &&
+                     before.out.data == args.x.data && before.out.cols == args.x.cols &&
+                     before.out.rows == args.x.rows && before.out.dtype == args.x.dtype;
+  const bool streams = stream_.data != nullptr && parts_.front().op.linear.each > 0 &&
+                       stream_.data == args.residual.data && stream_.cols == args.residual.cols &&
+                       stream_.stride == args.residual.stride;
+  if (!taken || !streams || args.post_weight == nullptr || args.weight != nullptr || stream_.cols > kStepMostStream) {
+    return false;
+  }
+  add_ = args;
+  return true;
+}
+
 // Waits for the attention that it belongs to.
 bool JoinedStep::join_qkv(const QkvToCacheArgs& args) {
-  if (!joins(args.q.dtype, args.q.rows) || parts_.empty() || qkv_) return false;
+  if (!joins(args.q.dtype, args.q.rows) || parts_.empty() || qkv_ || add_) return false;
   const Part& before = parts_.back();
   const int64_t dim = args.kv.head_dim, q = args.num_heads * dim, k = args.kv.num_kv_heads * dim;
   const auto* base = static_cast<const char*>(args.q.data);
@@ -234,10 +304,11 @@ bool JoinedStep::join_attention(const AttentionArgs& args, bool one_token_each) 
   const bool same_pages = qkv.kv.pages == kv.pages && qkv.kv.page_stride == kv.page_stride;
   const bool same_step =
       contexts_ == nullptr || (contexts_ == args.context_lens.data() && token_positions_ == qkv.positions.data() &&
-                               slots_ == qkv.slot_mapping.data() && head_dim_ == dim && heads_ == args.num_heads &&
-                               kv_heads_ == kv.num_kv_heads);
+                               head_dim_ == dim && heads_ == args.num_heads && kv_heads_ == kv.num_kv_heads);
+  const bool same_window = args.window == 0 || window_ == 0 || window_ == args.window;
   if (!known_attention(args) || !one_token_each || args.q.data != qkv.q.data || !same_pages || !same_step ||
-      positions > kMostPositions || !on_16_bytes(args.out.data) || args.out.stride % 8 != 0 || args.q.rows != rows_) {
+      !same_window || positions > kMostPositions || !on_16_bytes(args.out.data) || args.out.stride % 8 != 0 ||
+      args.q.rows != rows_) {
     return false;
   }
   StepOp op = {};
@@ -250,6 +321,7 @@ bool JoinedStep::join_attention(const AttentionArgs& args, bool one_token_each) 
   a.cosines = qkv.cos_table;
   a.sines = qkv.sin_table;
   a.block_tables = args.block_tables.data();
+  a.slots = reinterpret_cast<const i64*>(qkv.slot_mapping.data());
   a.page_stride = kv.page_stride;
   a.block_shift = std::countr_zero(static_cast<uint64_t>(kv.block_size));
   a.max_blocks = static_cast<int>(args.max_blocks);
@@ -257,13 +329,17 @@ bool JoinedStep::join_attention(const AttentionArgs& args, bool one_token_each) 
   a.rot_dim = static_cast<int>(qkv.rot_dim);
   a.interleaved = qkv.interleaved;
   a.eps = qkv.eps;
-  a.c = args.scale * 1.44269504088896341f;  // log2(e)
+  constexpr float kLog2E = 1.44269504088896341f;
+  a.window = static_cast<int>(args.window);
+  a.c = args.soft_cap > 0 ? args.scale / args.soft_cap : args.scale * kLog2E;
+  a.cap = args.soft_cap > 0 ? args.soft_cap * kLog2E : 0;
+  general_ = general_ || dim == 256 || a.window > 0 || a.cap > 0;
+  if (args.window > 0) window_ = a.window;
   contexts_ = args.context_lens.data();
   head_dim_ = dim;
   heads_ = args.num_heads;
   kv_heads_ = kv.num_kv_heads;
   token_positions_ = qkv.positions.data();
-  slots_ = qkv.slot_mapping.data();
   positions_ = std::max(positions_, positions);
   entries_ = std::max(entries_, exchange_entries(rows_, args.out.cols, false));
   qkv_.reset();
@@ -293,6 +369,11 @@ void JoinedStep::finish() {
   }
   parts_.clear();
   embedding_.reset();
+  if (add_) {
+    const AddNormArgs add = *add_;
+    add_.reset();
+    ops_.add_norm(add);
+  }
   if (qkv_) {
     const QkvToCacheArgs qkv = *qkv_;
     qkv_.reset();
@@ -313,14 +394,14 @@ bool JoinedStep::allocate_flags() {
 }
 
 // Where the program will be; null if there is no memory. It is uploaded when the recording has ended.
-void* JoinedStep::upload_program(int slots) {
+void* JoinedStep::upload_program(int slots, int chunk) {
   std::vector<StepOp> program;
   const Part& last = parts_.back();
   for (const Part& part : parts_) {
     StepOp& op = program.emplace_back(part.op);
     const bool hidden = &part != &last && overlap(part.out, last.out);
     if (op.kind == kStepLinear) {
-      op.linear.lot = tiles_in_progress(op.linear, slots);
+      op.linear.lot = tiles_in_progress(op.linear, slots, chunk);
       if (hidden) op.linear.out = nullptr;
     } else if (hidden) {
       op.attention.out = nullptr;
@@ -343,8 +424,11 @@ bool JoinedStep::launch() {
   p.ops = static_cast<int>(parts_.size());
   p.heads = static_cast<int>(heads_);
   p.kv_heads = static_cast<int>(kv_heads_);
-  p.ring = step_ring_at(dim, p.rows, most_k_, p.heads / std::max(p.kv_heads, 1));
+  p.stream = step_stream_at(dim, p.rows, most_k_, p.heads / std::max(p.kv_heads, 1));
+  p.stream_columns = streamed_ ? static_cast<int>(stream_.cols) : 0;
+  p.ring = step_ring_at(p.stream, p.rows, p.stream_columns);
   p.positions = static_cast<int>(positions_);
+  p.window = window_;
   if (embedding_) {
     const GpuMatrix& table = gpu_matrix(embedding_->table);
     p.table = table.data;
@@ -353,7 +437,8 @@ bool JoinedStep::launch() {
     p.table_scale = embedding_->scale;
   }
   const auto most_memory = static_cast<int>(device_.info().max_threadgroup_memory);
-  p.slots = std::min<int>(kStepMostSlots, (most_memory - p.ring) / kStepSlotBytes);
+  p.chunk = general_ ? chunk_of(parts_.front().op.linear.k) : kStepChunk;
+  p.slots = std::min<int>(kStepMostSlots, (most_memory - p.ring) / step_slot_bytes(p.chunk));
   if (p.slots < kLeastSlots || !allocate_flags()) return false;
   if (is_head(parts_.back().op)) {
     p.bests = static_cast<SamplePartial*>(largest_->address());
@@ -365,13 +450,12 @@ bool JoinedStep::launch() {
   void* scores = scores_.grow(bytes(p.rows * heads_ * positions_));
   void* partials = partials_.grow(bytes(splits > 1 ? p.rows * heads_ * splits * (dim + 2) : 1));
   p.exchanged = entries_;
-  const void* program = upload_program(p.slots);
+  const void* program = upload_program(p.slots, p.chunk);
   if (program == nullptr) return false;
-  const KernelId kernel = dim == 64 ? KernelId::kHopperDecodeStepD64 : KernelId::kHopperDecodeStepD128;
-  launcher_.launch({kernel, type_}, p,
-                   {program, contexts_, token_positions_, slots_, exchange, scores, partials, epochs_->address()},
+  launcher_.launch({kernel_of(dim, general_), type_}, p,
+                   {program, contexts_, token_positions_, exchange, scores, partials, epochs_->address()},
                    {static_cast<uint32_t>(device_.info().compute_units)}, kStepThreads,
-                   static_cast<uint32_t>(p.ring + p.slots * kStepSlotBytes));
+                   static_cast<uint32_t>(p.ring + p.slots * step_slot_bytes(p.chunk)));
   return true;
 }
 

@@ -39,6 +39,7 @@ class JoinedStep {
   // Each takes the op if it can wait, and returns false if the caller must launch it.
   bool join_embedding(const EmbeddingArgs& args);
   bool join_linear(const LinearArgs& args, DType type);
+  bool join_add(const AddNormArgs& args);
   bool join_qkv(const QkvToCacheArgs& args);
   bool join_attention(const AttentionArgs& args, bool one_token_each);
   // Launches what waits.
@@ -64,12 +65,14 @@ class JoinedStep {
   };
   bool joins(DType type, int64_t rows) const;
   bool follows(const LinearArgs& args, DType type) const;
+  bool follows_add(const LinearArgs& args) const;
   StepLinearOp linear_op(const LinearArgs& args);
-  void begin_parts(DType type, int64_t rows);
+  void keep_stream(StepLinearOp& op);
+  void begin_parts(const LinearArgs& args, DType type);
   void embed_first();
   bool launch();
   bool allocate_flags();
-  void* upload_program(int slots);
+  void* upload_program(int slots, int chunk);
 
   Backend& ops_;
   Device& device_;
@@ -82,13 +85,18 @@ class JoinedStep {
   std::optional<QkvToCacheArgs> qkv_;       // waits for its attention
   std::optional<EmbeddingArgs> embedding_;  // of the step's tokens: the input of the first part
   bool embedded_ = false;                   // a part writes where the embedding would
+  std::optional<AddNormArgs> add_;          // of the last part's output; waits for the product that normalises the sum
   bool finishing_ = false;
   // What the parts have in common:
   DType type_ = DType::kBF16;
-  int rows_ = 0, most_k_ = 0, head_dim_ = 0;
+  int rows_ = 0, most_k_ = 0, head_dim_ = 0, window_ = 0;
+  Tensor stream_;          // the residual stream, if the first part normalises it
+  bool streamed_ = false;  // a part adds to it
+  bool added_ = false;     // an epilogue does
+  bool general_ = false;   // only the general form of the kernel has all parts
   int64_t heads_ = 0, kv_heads_ = 0, positions_ = 0;
-  i64 entries_ = 0;                                                                 // of an exchange buffer
-  const void *contexts_ = nullptr, *token_positions_ = nullptr, *slots_ = nullptr;  // arrays of the step
+  i64 entries_ = 0;                                              // of an exchange buffer
+  const void *contexts_ = nullptr, *token_positions_ = nullptr;  // arrays of the step
 
   Scratch exchange_, scores_, partials_;
   std::unique_ptr<Memory> epochs_;

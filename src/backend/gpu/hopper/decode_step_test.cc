@@ -26,6 +26,9 @@ struct Shape {
   int64_t layers = 3, block_size = 16, vocab = 5000;
   Head head = Head::kPlain;
   std::vector<int32_t> contexts = {5};  // after a sequence's first step
+  int64_t window = 0;                   // of every layer but each third
+  float soft_cap = 0;
+  bool post_normed = false;  // outputs are normalised before they are added, as Gemma does
   int steps = 7;  // at most, of a sequence; two areas of staging: two as they are, two recorded, three run again
 };
 
@@ -42,7 +45,10 @@ class Decoder {
       layer.gate_up = weight(2 * shape.inner, shape.hidden);
       layer.down = weight(shape.hidden, shape.inner);
       layer.bias = shape.biased ? device.put(floats(projected, 0.5f)) : nullptr;
-      for (const float** norm : {&layer.norm, &layer.mlp_norm}) *norm = device.put(floats(shape.hidden, 2.0f));
+      for (const float** norm : {&layer.norm, &layer.mlp_norm, &layer.post_norm, &layer.post_mlp_norm}) {
+        *norm = device.put(floats(shape.hidden, 2.0f));
+      }
+      layer.window = i % 3 == 2 ? 0 : shape.window;
       layer.q_norm = shape.normed ? device.put(floats(d, 2.0f)) : nullptr;
       layer.k_norm = shape.normed ? device.put(floats(d, 2.0f)) : nullptr;
       layers_.push_back(std::move(layer));
@@ -56,6 +62,7 @@ class Decoder {
     all_hidden_ = device.room(rows_, shape.hidden, DType::kF32, 0);
     all_qkv_ = device.room(rows_, projected, shape.type, 0);
     all_attended_ = device.room(rows_, q, shape.type, 0);
+    all_output_ = device.room(rows_, shape.hidden, shape.type, 0);
     // As in a model, logits lie where the last layer had its scratch.
     all_logits_ = device.room(rows_, shape.vocab, DType::kF32, 0);
     all_inner_ = {all_logits_.data, shape.type, rows_, shape.inner, shape.inner};
@@ -73,6 +80,7 @@ class Decoder {
     hidden_ = all_hidden_.first_rows(count);
     qkv_ = all_qkv_.first_rows(count);
     attended_ = all_attended_.first_rows(count);
+    output_ = all_output_.first_rows(count);
     inner_ = all_inner_.first_rows(count);
     logits_ = all_logits_.first_rows(count);
     if (!shape_.by_token) {
@@ -81,7 +89,7 @@ class Decoder {
     }
     ++queued_;
     gpu.begin_step();
-    std::vector<int32_t> tokens, contexts, positions, tables, cu(active.size() + 1);
+    std::vector<int32_t> tokens, contexts, positions, tables, window_tables, cu(active.size() + 1);
     std::vector<int64_t> slots;
     std::iota(cu.begin(), cu.end(), 0);
     for (const size_t seq : active) {
@@ -89,6 +97,11 @@ class Decoder {
       const int32_t context = shape_.contexts[seq] + taken_[seq]++;
       QUIRE_CHECK(taken_[seq] <= shape_.steps);
       tables.insert(tables.end(), tables_.begin() + s * max_blocks_, tables_.begin() + (s + 1) * max_blocks_);
+      // What is before the window is not read, nor looked for.
+      for (int64_t block = 0; block < max_blocks_; ++block) {
+        const bool gone = shape_.window > 0 && (block + 1) * shape_.block_size <= context - shape_.window;
+        window_tables.push_back(gone ? INT32_MAX : tables_[static_cast<size_t>(s * max_blocks_ + block)]);
+      }
       tokens.push_back(static_cast<int32_t>((context * 37 + s * 11) % shape_.vocab));
       contexts.push_back(context);
       positions.push_back(context - 1);
@@ -100,8 +113,8 @@ class Decoder {
       return std::span<const T>(static_cast<const T*>(gpu.stage(std::as_bytes(std::span(v)))), v.size());
     };
     const auto cu_there = on_device(cu), contexts_there = on_device(contexts), positions_there = on_device(positions),
-               tables_there = on_device(tables);
-    const auto slots_there = on_device(slots);
+               tables_there = on_device(tables), window_tables_there = on_device(window_tables);
+    const auto slots_there = on_device(slots), window_slots_there = on_device(slots);
     const auto tokens_there = on_device(tokens);
     std::vector<int32_t> from;
     for (const size_t seq : active) {
@@ -113,8 +126,10 @@ class Decoder {
     last_ = active;
     if (!gpu.replay_step({this, count, count, count, max_blocks_, true})) {
       if (shape_.by_token) gpu.embedding({head_.get(), tokens_there, 12.5f, hidden_});
-      for (const Layer& layer : layers_)
-        run(layer, cu_there, contexts_there, positions_there, tables_there, slots_there);
+      for (const Layer& layer : layers_) {
+        run(layer, cu_there, contexts_there, positions_there, layer.window > 0 ? window_tables_there : tables_there,
+            layer.window > 0 ? window_slots_there : slots_there);
+      }
       const FusedNorm norm{head_norm_, 1e-6f};
       LinearArgs head{.x = hidden_, .weight = head_.get(), .out = logits_};
       head.norm = &norm;
@@ -148,8 +163,9 @@ class Decoder {
  private:
   struct Layer {
     std::unique_ptr<PackedMatrix> qkv, o, gate_up, down;
-    const float *bias = nullptr, *norm = nullptr, *mlp_norm = nullptr, *q_norm = nullptr, *k_norm = nullptr;
-    int64_t number = 0;
+    const float *bias = nullptr, *norm = nullptr, *mlp_norm = nullptr, *q_norm = nullptr, *k_norm = nullptr,
+                *post_norm = nullptr, *post_mlp_norm = nullptr;
+    int64_t number = 0, window = 0;
   };
 
   int64_t seqs() const { return static_cast<int64_t>(shape_.contexts.size()); }
@@ -188,7 +204,7 @@ class Decoder {
     return std::move(packed).value();
   }
 
-  // Pages in no order; what no position holds yet is NaN.
+  // Pages in no order; what no position holds yet, or no step sees any longer, is NaN.
   void make_pages() {
     const int64_t row = shape_.kv_heads * shape_.head_dim, page = 2 * shape_.block_size * row;
     const int64_t count = rows_ * max_blocks_ + 1;
@@ -201,7 +217,9 @@ class Decoder {
       std::vector<uint16_t> one = halves(count * page, 1.0f);
       std::vector<bool> held(static_cast<size_t>(count * shape_.block_size));
       for (int64_t s = 0; s < rows_; ++s) {
-        for (int64_t p = 0; p + 1 < shape_.contexts[static_cast<size_t>(s)]; ++p) {
+        const int64_t context = shape_.contexts[static_cast<size_t>(s)];
+        const int64_t window = layers_[static_cast<size_t>(layer)].window;
+        for (int64_t p = window > 0 ? std::max<int64_t>(0, context - window) : 0; p + 1 < context; ++p) {
           held[static_cast<size_t>(tables_[static_cast<size_t>(s * max_blocks_ + p / shape_.block_size)] *
                                        shape_.block_size +
                                    p % shape_.block_size)] = true;
@@ -251,20 +269,28 @@ class Decoder {
     attend.context_lens = contexts;
     attend.block_tables = tables;
     attend.max_blocks = max_blocks_;
+    attend.window = layer.window;
+    attend.soft_cap = shape_.soft_cap;
     attend.out = attended_;
     gpu.attention(attend);
-    LinearArgs out{.x = attended_, .weight = layer.o.get(), .out = hidden_};
-    out.residual = hidden_;
-    gpu.linear(out);
+    project_out(*layer.o, attended_, layer.post_norm, 1.0f);
     const FusedGlu gated{Activation::kSilu, 0.0f};
     LinearArgs up{.x = hidden_, .weight = layer.gate_up.get(), .out = inner_};
     up.norm = &mlp_norm;
     up.gated = &gated;
     gpu.linear(up);
-    LinearArgs down{.x = inner_, .weight = layer.down.get(), .out = hidden_};
-    down.residual = hidden_;
-    down.residual_scale = 0.5f;
-    gpu.linear(down);
+    project_out(*layer.down, inner_, layer.post_mlp_norm, 0.5f);
+  }
+
+  void project_out(const PackedMatrix& w, const Tensor& x, const float* post_norm, float scale) {
+    LinearArgs out{.x = x, .weight = &w, .out = shape_.post_normed ? output_ : hidden_};
+    if (shape_.post_normed) {
+      device_.ops().linear(out);
+      return device_.ops().add_norm({output_, post_norm, scale, hidden_, nullptr, 1e-5f, {}});
+    }
+    out.residual = hidden_;
+    out.residual_scale = scale;
+    device_.ops().linear(out);
   }
 
   TestDevice& device_;
@@ -276,8 +302,8 @@ class Decoder {
   std::vector<size_t> last_;  // sequences of the step before
   uint32_t queued_ = 0;
   uint64_t finished_ = 0;
-  Tensor all_hidden_, all_qkv_, all_attended_, all_inner_, all_logits_;
-  Tensor hidden_, qkv_, attended_, inner_, logits_;  // rows of the step
+  Tensor all_hidden_, all_qkv_, all_attended_, all_output_, all_inner_, all_logits_;
+  Tensor hidden_, qkv_, attended_, output_, inner_, logits_;  // rows of the step
   std::unique_ptr<PackedMatrix> head_;
   const float* head_norm_ = nullptr;
   const float *cos_ = nullptr, *sin_ = nullptr;
@@ -359,6 +385,18 @@ TEST(DecodeStepLaunches, ArraysTravelInALaunchBeforeJoinedStepsAlone) {
   for (const auto& step : few) EXPECT_FALSE(holds(step, "hopper_stage_step"));
 }
 
+// Windows, and sums with a norm of their own, are joined too, by the general form of the kernel, if every threadgroup
+// has tiles of the products that read such a sum.
+TEST(DecodeStepLaunches, WindowsAndNormedOutputsAreJoined) {
+  Shape shape{.name = "", .hidden = 1152, .heads = 4, .kv_heads = 1, .head_dim = 256, .inner = 2048};
+  shape.window = 512;
+  shape.post_normed = true;
+  const std::vector<std::string> joined = {"hopper_stage_step", "hopper_decode_step_general_bf16_d256"};
+  EXPECT_EQ(told_by_steps(shape, 4).steps.back(), joined);
+  shape.inner = 1024;  // 128 tiles of gate and up, and 132 threadgroups
+  EXPECT_TRUE(holds(told_by_steps(shape, 4).steps.back(), "graph"));
+}
+
 // A joined step knows the largest of its logits, so the likeliest token needs no look at them.
 TEST(DecodeStepLaunches, TheLikeliestTokenComesFromTheJoinedStep) {
   for (const int most_joined : {4, 0}) {
@@ -429,60 +467,101 @@ std::vector<int32_t> many(int32_t first, int32_t step, int count) {
   return out;
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, DecodeStep,
-                         testing::Values(Shape{.name = "OnePosition", .contexts = {1}},
-                                         Shape{.name = "ATileFills", .contexts = {60}},
-                                         Shape{.name = "SeveralTiles", .contexts = {381}},
-                                         Shape{.name = "ASplitFills", .by_token = false, .contexts = {1020}},
-                                         Shape{.name = "SeveralSplits", .contexts = {2500}},
-                                         Shape{.name = "TwoSequences", .contexts = {130, 3}},
-                                         Shape{.name = "EightSequences", .contexts = many(17, 150, 8)},
-                                         Shape{.name = "Half", .type = DType::kF16, .contexts = {300, 64}},
-                                         Shape{.name = "Heads64InSevens",
-                                               .hidden = 896,
-                                               .heads = 14,
-                                               .kv_heads = 2,
-                                               .head_dim = 64,
-                                               .inner = 4864,
-                                               .normed = false,
-                                               .biased = true,
-                                               .contexts = {77, 1100}},
-                                         Shape{.name = "WideHidden",
-                                               .hidden = 4096,
-                                               .heads = 8,
-                                               .kv_heads = 8,
-                                               .inner = 1024,
-                                               .interleaved = true,
-                                               .layers = 2,
-                                               .contexts = {200}},
-                                         Shape{.name = "Qwen3Small",
-                                               .hidden = 1024,
-                                               .heads = 16,
-                                               .kv_heads = 8,
-                                               .inner = 3072,
-                                               .layers = 4,
-                                               .block_size = 32,
-                                               .vocab = 60000,  // lots of tiles, one after another
-                                               .contexts = {383}},
-                                         Shape{.name = "TokensAsLikely", .head = Head::kTwins, .contexts = {33, 5}},
-                                         Shape{.name = "BrokenLogits", .head = Head::kBroken, .contexts = {33}},
-                                         Shape{.name = "FewLogits", .vocab = 512, .contexts = {33}},
-                                         Shape{.name = "TurnsOfTheRing",  // within a product
-                                               .hidden = 2560,
-                                               .heads = 8,
-                                               .kv_heads = 8,
-                                               .inner = 6144,
-                                               .layers = 2,
-                                               .contexts = {70}},
-                                         Shape{.name = "MoreLayersThanALaunch",
-                                               .hidden = 64,
-                                               .heads = 1,
-                                               .kv_heads = 1,
-                                               .head_dim = 64,
-                                               .inner = 64,
-                                               .layers = 60,
-                                               .contexts = {9}}),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, DecodeStep,
+    testing::Values(
+        Shape{.name = "OnePosition", .contexts = {1}}, Shape{.name = "ATileFills", .contexts = {60}},
+        Shape{.name = "SeveralTiles", .contexts = {381}},
+        Shape{.name = "ASplitFills", .by_token = false, .contexts = {1020}},
+        Shape{.name = "SeveralSplits", .contexts = {2500}}, Shape{.name = "TwoSequences", .contexts = {130, 3}},
+        Shape{.name = "EightSequences", .contexts = many(17, 150, 8)},
+        Shape{.name = "Half", .type = DType::kF16, .contexts = {300, 64}},
+        Shape{.name = "Heads64InSevens",
+              .hidden = 896,
+              .heads = 14,
+              .kv_heads = 2,
+              .head_dim = 64,
+              .inner = 4864,
+              .normed = false,
+              .biased = true,
+              .contexts = {77, 1100}},
+        Shape{.name = "WideHidden",
+              .hidden = 4096,
+              .heads = 8,
+              .kv_heads = 8,
+              .inner = 1024,
+              .interleaved = true,
+              .layers = 2,
+              .contexts = {200}},
+        Shape{.name = "Qwen3Small",
+              .hidden = 1024,
+              .heads = 16,
+              .kv_heads = 8,
+              .inner = 3072,
+              .layers = 4,
+              .block_size = 32,
+              .vocab = 60000,  // lots of tiles, one after another
+              .contexts = {383}},
+        Shape{.name = "Window", .contexts = {700}, .window = 200},
+        Shape{.name = "WindowOfLastSplit", .heads = 8, .head_dim = 64, .contexts = {2100, 40, 1030}, .window = 77},
+        Shape{.name = "SoftCap", .contexts = {130}, .soft_cap = 1.5f},
+        Shape{.name = "Heads256", .head_dim = 256, .contexts = {1100, 33}},
+        Shape{.name = "Gemma",
+              .hidden = 1152,
+              .heads = 4,
+              .kv_heads = 1,
+              .head_dim = 256,
+              .inner = 6912,
+              .layers = 4,
+              .contexts = {600},
+              .window = 512,
+              .post_normed = true},
+        Shape{.name = "GemmaWide",
+              .hidden = 2560,
+              .heads = 8,
+              .kv_heads = 4,
+              .head_dim = 256,
+              .inner = 2304,
+              .by_token = false,
+              .contexts = {1500, 1020},
+              .window = 1024,
+              .soft_cap = 50,
+              .post_normed = true},
+        Shape{.name = "NormedOutputs",
+              .type = DType::kF16,
+              .hidden = 1024,
+              .heads = 16,
+              .kv_heads = 8,
+              .inner = 3072,
+              .contexts = {90, 14},
+              .post_normed = true},
+        Shape{.name = "NormedOutputsOfFewTiles",  // the sums are launches
+              .hidden = 1152,
+              .heads = 4,
+              .kv_heads = 1,
+              .head_dim = 256,
+              .inner = 1024,
+              .contexts = {90},
+              .post_normed = true},
+        Shape{.name = "TokensAsLikely", .head = Head::kTwins, .contexts = {33, 5}},
+        Shape{.name = "BrokenLogits", .head = Head::kBroken, .contexts = {33}},
+        Shape{.name = "FewLogits", .vocab = 512, .contexts = {33}},
+        Shape{.name = "TurnsOfTheRing",  // within a product
+              .hidden = 2560,
+              .heads = 8,
+              .kv_heads = 8,
+              .inner = 6144,
+              .layers = 2,
+              .contexts = {70}},
+        Shape{.name = "MoreLayersThanALaunch",
+              .hidden = 64,
+              .heads = 1,
+              .kv_heads = 1,
+              .head_dim = 64,
+              .inner = 64,
+              .layers = 60,
+              .contexts = {9}}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace quire::gpu
