@@ -535,6 +535,14 @@ INSTANTIATE_TEST_SUITE_P(
               .inner = 3072,
               .contexts = {90, 14},
               .post_normed = true},
+        Shape{.name = "OddRows",  // an odd number of windows, in less than a chunk
+              .hidden = 1088,
+              .heads = 16,
+              .kv_heads = 8,
+              .head_dim = 64,
+              .inner = 1344,
+              .contexts = {90, 14},
+              .post_normed = true},
         Shape{.name = "NormedOutputsOfFewTiles",  // the sums are launches
               .hidden = 1152,
               .heads = 4,
