@@ -7,6 +7,7 @@
 #include <quire.h>
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <string>
@@ -49,9 +50,9 @@ void check_signals() {
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
 
-std::string take_text(char* text) {
+std::string take_text(char* text, size_t bytes) {
   if (text == nullptr) throw std::bad_alloc();
-  std::string out(text);
+  std::string out(text, bytes);
   quire_free_text(text);
   return out;
 }
@@ -175,7 +176,10 @@ class Model {
     if (llm_ == nullptr) failure.raise();
   }
 
-  std::string info() const { return take_text(quire_info(llm_.get())); }
+  std::string info() const {
+    char* text = quire_info(llm_.get());
+    return take_text(text, text == nullptr ? 0 : std::strlen(text));
+  }
   int event_fd() { return quire_event_fd(llm_.get()); }
 
   Stream start(const std::string& request, const std::optional<Tokens>& tokens) {
@@ -206,12 +210,14 @@ class Model {
   std::string detokenize(const Tokens& tokens, bool skip_special_tokens) const {
     Failure failure;
     char* text = nullptr;
+    size_t bytes = 0;
     {
       const nb::gil_scoped_release released;
-      text = quire_detokenize(llm_.get(), tokens.data(), tokens.size(), skip_special_tokens ? 1 : 0, &failure.error);
+      text = quire_detokenize(llm_.get(), tokens.data(), tokens.size(), skip_special_tokens ? 1 : 0, &bytes,
+                              &failure.error);
     }
     if (text == nullptr) failure.raise();
-    return take_text(text);
+    return take_text(text, bytes);
   }
 
  private:

@@ -36,13 +36,18 @@ ApiResult<std::string> load_adapter(Service& service, const HttpRequest& request
   QUIRE_ASSIGN(const Body body, Body::parse(request.body, load_lora_adapter_schema()));
   QUIRE_TRY(check_allowed(service.options()));
   const std::string name = body.string("lora_name");
-  if (service.serves(name)) {
-    return wrong_input("The name `" + name + "` is that of the base model; choose another one.", "lora_name");
+  if (service.names_a_model(name)) {
+    return wrong_input("The name `" + name + "` is that of a base model; choose another one.", "lora_name");
   }
   const bool replace = body.boolean("load_inplace", false);
   const Error taken = invalid_argument(
       {"The LoRA adapter '", name, "' has already been loaded; set load_inplace to true to replace it."});
-  if (!replace && service.adapters().find(name)) return wrong_input(taken.message, "lora_name");
+  const auto before = service.adapters().find(name);
+  if (!replace && before) return wrong_input(taken.message, "lora_name");
+  if (before && before->model != service.options().model_index) {
+    return wrong_input("The LoRA adapter '" + name + "' belongs to another model of this server; unload it first.",
+                       "lora_name");
+  }
   const llm::NamedAdapter named = AdapterTable::make(name, body.string("lora_path"));
   auto adapter = service.model().adapters().read(named.path);
   if (!adapter.ok()) return adapter_error(adapter.error());

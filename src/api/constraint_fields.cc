@@ -41,7 +41,7 @@ Spec any_object() {
 ApiResult<json::Value> parse_text(const json::Value& value, const std::string& where) {
   if (is_blank(value.as_string())) return bad_field(where, "must not be blank.");
   auto parsed = json::parse(value.as_string());
-  if (!parsed.ok()) return bad_field(where, {"is not JSON: ", parsed.error().message});
+  if (!parsed.ok()) return bad_field(where, {"is ", parsed.error().message});
   return std::move(*parsed);
 }
 

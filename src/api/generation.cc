@@ -115,8 +115,7 @@ void Generation::take(llm::Delta delta) {
     over_ = true;
     for (const engine::RequestId id : ids_) service_.llm().abort(id);
     lease_.reset();
-    const ApiError error{500, "InternalServerError", delta.error->message, ""};
-    fail(error);
+    fail(to_api_error(*delta.error).get());
     return;
   }
   const size_t prompt = static_cast<size_t>(std::lower_bound(ids_.begin(), ids_.end(), delta.id) - ids_.begin());

@@ -124,6 +124,9 @@ Host::Host(std::vector<HostedModel> models, ServiceOptions options, const PoolOp
       max_model_len_(models_.size()),
       shared_(options_) {
   for (size_t i = 0; i < models_.size(); ++i) {
+    for (const auto* names : {&models_[i].names, &models_[i].aliases}) {
+      shared_.model_names.insert(shared_.model_names.end(), names->begin(), names->end());
+    }
     for (const std::string& name : models_[i].names) by_name_.emplace(name, i);
     shared_.keys.add_series(*models_[i].metrics);
   }

@@ -61,7 +61,7 @@ Result<ApiKey> parse_entry(const json::Value& entry, const std::string& where) {
 
 Result<std::vector<ApiKey>> parse_key_file(std::string_view text, const std::string& file) {
   auto parsed = json::parse(text, {.max_depth = 4, .max_bytes = kMaxFile, .refuse_repeats = true});
-  if (!parsed.ok()) return invalid_argument({"--api-key-file ", file, " is not JSON: ", parsed.error().message});
+  if (!parsed.ok()) return invalid_argument({"--api-key-file ", file, " is ", parsed.error().message});
   const json::Value* list = parsed->is_object() ? parsed->find("keys") : nullptr;
   if (list == nullptr || !list->is_array() || list->as_array().empty()) {
     return invalid_argument(

@@ -191,7 +191,7 @@ ApiResult<Body> Body::parse(std::string_view text, const Schema& schema) {
   limits.max_depth = kMaxDepth;
   limits.max_values = kMaxValues;
   auto parsed = json::parse(text, limits);
-  if (!parsed.ok()) return bad_request({"the body is not JSON: ", parsed.error().message});
+  if (!parsed.ok()) return bad_request({"the body is ", parsed.error().message});
   if (!parsed->is_object()) return bad_request("the body must be a JSON object.");
   Body body;
   body.json_ = std::move(*parsed);

@@ -80,6 +80,11 @@ bool Service::serves(const std::string& model) const {
   return false;
 }
 
+bool Service::names_a_model(const std::string& name) const {
+  const std::vector<std::string>& names = shared_.model_names;
+  return serves(name) || std::find(names.begin(), names.end(), name) != names.end();
+}
+
 std::optional<AdapterTable::Entry> Service::find_adapter(const std::string& name) const {
   auto found = shared_.adapters.find(name);
   if (found && found->model != options_.model_index) found.reset();

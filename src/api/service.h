@@ -81,8 +81,9 @@ struct Shared {
 
   KeyLedger keys;
   AdapterTable adapters;
-  std::atomic<int64_t> load = 0;      // the generations under way
-  std::optional<WorkerPool> workers;  // the Host ends it first: its jobs use the rest
+  std::vector<std::string> model_names;  // of all models, with their aliases; does not change while requests run
+  std::atomic<int64_t> load = 0;         // the generations under way
+  std::optional<WorkerPool> workers;     // the Host ends it first: its jobs use the rest
 };
 
 // One loaded model. Any thread may call run(), which returns at once: long work goes to the worker pool.
@@ -111,6 +112,7 @@ class Service final : public Resident {
   // 404 unless `model` is absent, empty, served or the name of an adapter of this model.
   ApiStatus check_model(const Body& body) const;
   AdapterTable& adapters() const { return shared_.adapters; }
+  bool names_a_model(const std::string& name) const;  // any of the server
   // The adapter of this model with that name.
   std::optional<AdapterTable::Entry> find_adapter(const std::string& name) const;
 

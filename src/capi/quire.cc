@@ -2,6 +2,7 @@
 // The functions of quire.h. No exception leaves them.
 #include "capi/quire.h"
 
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -280,13 +281,15 @@ const float* quire_pooled(const quire_stream* stream, size_t* rows, size_t* colu
 
 float quire_similarity(const float* query, size_t query_rows, const float* document, size_t document_rows,
                        size_t columns, int late) {
-  if (late == 0) return quire::model::cosine({query, columns}, {document, columns});
-  const auto rows_of = [&](const float* from, size_t rows) {
-    std::vector<std::vector<float>> out;
-    for (size_t row = 0; row < rows; ++row) out.emplace_back(from + row * columns, from + (row + 1) * columns);
-    return out;
-  };
-  return quire::model::late_score(rows_of(query, query_rows), rows_of(document, document_rows));
+  return guarded<float>(NAN, nullptr, [&]() -> Result<float> {
+    if (late == 0) return quire::model::cosine({query, columns}, {document, columns});
+    const auto rows_of = [&](const float* from, size_t rows) {
+      std::vector<std::vector<float>> out;
+      for (size_t row = 0; row < rows; ++row) out.emplace_back(from + row * columns, from + (row + 1) * columns);
+      return out;
+    };
+    return quire::model::late_score(rows_of(query, query_rows), rows_of(document, document_rows));
+  });
 }
 
 quire_event quire_wait(quire_stream* stream, double seconds) {
@@ -294,7 +297,10 @@ quire_event quire_wait(quire_stream* stream, double seconds) {
 }
 
 void quire_abort(quire_stream* stream) {
-  stream->stream->abort();
+  guarded<bool>(false, nullptr, [&]() -> Result<bool> {
+    stream->stream->abort();
+    return true;
+  });
 }
 
 void quire_close(quire_stream* stream) {
@@ -321,7 +327,7 @@ void quire_free_tokens(int32_t* tokens) {
 }
 
 char* quire_detokenize(const quire_llm* llm, const int32_t* tokens, size_t num_tokens, int skip_special_tokens,
-                       quire_error* error) {
+                       size_t* num_bytes, quire_error* error) {
   return guarded<char*>(nullptr, error, [&]() -> Result<char*> {
     const auto& tokenizer = llm->model->llm().tokenizer();
     if (tokenizer == nullptr) return quire::unsupported("this model has no tokenizer; give one as tokenizer");
@@ -330,7 +336,9 @@ char* quire_detokenize(const quire_llm* llm, const int32_t* tokens, size_t num_t
       if (tokens[i] >= 0 && tokens[i] < vocab_size) continue;
       return quire::invalid_argument({"token id ", tokens[i], " is out of the vocabulary (0 to ", vocab_size - 1, ")"});
     }
-    return copy_text(tokenizer->decode({tokens, num_tokens}, skip_special_tokens != 0));
+    const std::string text = tokenizer->decode({tokens, num_tokens}, skip_special_tokens != 0);
+    if (num_bytes != nullptr) *num_bytes = text.size();
+    return copy_text(text);
   });
 }
 

@@ -137,9 +137,10 @@ int quire_event_fd(quire_llm* llm);
 /* The token ids of a request's prompt or messages, with a count. Null on failure. Free them with quire_free_tokens. */
 int32_t* quire_tokenize(const quire_llm* llm, const char* request, size_t* num_tokens, quire_error* error);
 void quire_free_tokens(int32_t* tokens);
-/* The text of token ids, which must be of the vocabulary. Null on failure. Free it with quire_free_text. */
+/* The text of token ids, which must be of the vocabulary, with its length (num_bytes may be null), as a text may have
+ * zeros. Null on failure. Free it with quire_free_text. */
 char* quire_detokenize(const quire_llm* llm, const int32_t* tokens, size_t num_tokens, int skip_special_tokens,
-                       quire_error* error);
+                       size_t* num_bytes, quire_error* error);
 
 /* The program: what `quire ARGUMENTS` does. argv[0] is the program's name. Returns the exit code. */
 int quire_main(int argc, char** argv);

@@ -64,7 +64,7 @@ const api::Schema& pool_schema() {
 
 ApiResult<Body> read_body(std::string_view text) {
   const auto raw = json::parse(text);
-  if (!raw.ok()) return api::bad_request("the request is not JSON: " + raw.error().message);
+  if (!raw.ok()) return api::bad_request("the request is " + raw.error().message);
   if (!raw->is_object()) return api::bad_request("the request must be a JSON object.");
   const json::Value* task = raw->find("task");
   const api::Schema& schema = task != nullptr && !task->is_null() ? pool_schema() : capi::schema();

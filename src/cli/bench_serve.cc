@@ -229,7 +229,7 @@ Result<std::vector<std::pair<std::string, std::string>>> pairs(const std::vector
 Result<json::Value> object(const std::string& text, const char* flag) {
   if (text.empty()) return json::Value();
   auto value = json::parse(text);
-  if (!value.ok()) return invalid_argument({flag, " is not valid JSON: ", value.error().message});
+  if (!value.ok()) return invalid_argument({flag, " is ", value.error().message});
   if (!value->is_object()) return invalid_argument({flag, " must be a JSON object"});
   return std::move(*value);
 }

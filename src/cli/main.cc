@@ -2,6 +2,9 @@
 // The program as a function: finds the subcommand and returns its exit code.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <iostream>
 
 #include "base/log.h"
@@ -61,9 +64,7 @@ void fill_from_environment(CLI::App& app, Environment& environment) {
   }
 }
 
-}  // namespace
-
-int quire::cli::run_program(int argc, const char* const* argv) {
+int run(int argc, const char* const* argv) {
   CLI::App app{"quire: run language models. The same request gives the same bits, alone or in any batch.", "quire"};
   app.formatter(make_help_formatter());
   app.set_version_flag("-v,--version", "quire " QUIRE_VERSION, "Show the version");
@@ -93,7 +94,7 @@ int quire::cli::run_program(int argc, const char* const* argv) {
     // The log of a server is wanted; other commands should print only their output.
     const bool chosen = app.get_option("--log-level")->count() > 0;
     quire::init_logging(!chosen && app.got_subcommand("serve") ? "info" : log_level.c_str());
-    for (const std::string& warning : environment.warnings()) log_warn("{}", warning);
+    for (const std::string& warning : environment.warnings()) quire::log_warn("{}", warning);
   });
 
   std::vector<std::string> arguments = normalise_arguments(argc, argv);
@@ -124,4 +125,22 @@ int quire::cli::run_program(int argc, const char* const* argv) {
     return kExitUsage;
   }
   return exit_code;
+}
+
+// A full disk shows when the rest is written. A reader that left, as `head` does, is no failure.
+int finish_output(int exit_code) {
+  errno = 0;
+  std::cout.flush();
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
+  if (written || errno == EPIPE || exit_code != 0) return exit_code;
+  std::cerr << "quire: cannot write to standard output";
+  if (errno != 0) std::cerr << " (" << std::strerror(errno) << ")";
+  std::cerr << "\n";
+  return kExitFailure;
+}
+
+}  // namespace
+
+int quire::cli::run_program(int argc, const char* const* argv) {
+  return finish_output(run(argc, argv));
 }

@@ -71,13 +71,19 @@ Result<std::string> settle_text(const std::optional<std::string>& text) {
   return *text;
 }
 
-// Parses integers separated by anything else: "1 2 3", "[1, 2, 3]".
+// Parses whole numbers with spaces, commas and brackets between them: "1 2 3", "[1, 2, 3]".
 Result<std::vector<int32_t>> parse_ids(const std::string& text) {
   std::vector<int32_t> ids;
   for (size_t i = 0; i < text.size();) {
-    if (text[i] < '0' || text[i] > '9') {
+    if (std::string_view(" \t\r\n\v\f,[]").find(text[i]) != std::string_view::npos) {
       ++i;
       continue;
+    }
+    const size_t end = std::min(text.find_first_not_of("0123456789", i), text.size());
+    if (end == i ||
+        (end < text.size() && std::string_view(" \t\r\n\v\f,[]").find(text[end]) == std::string_view::npos)) {
+      return invalid_argument(
+          {"token ids are whole numbers with spaces or commas between them; byte ", i + 1, " begins something else"});
     }
     int64_t id = 0;
     for (; i < text.size() && text[i] >= '0' && text[i] <= '9'; ++i) {
@@ -211,7 +217,7 @@ class Bulk {
   Result<std::string> json_line(const std::string& line) const {
     auto parsed = json::parse(line);
     const char* field = flags_.decode ? "tokens" : "text";
-    if (!parsed.ok()) return invalid_argument({"not valid JSON: ", parsed.error().message});
+    if (!parsed.ok()) return invalid_argument(parsed.error().message);
     const json::Value* value = parsed->is_object() ? parsed->find(field) : &*parsed;
     if (flags_.decode) {
       if (value == nullptr || !value->is_array()) {

@@ -41,13 +41,13 @@ Status Matcher::State::failure() const {
     case Parser::Failure::kNone:
       return {};
     case Parser::Failure::kFuel:
-      return exhausted("The constraint is too expensive: finding the next allowed tokens took too many steps.");
+      return unsupported("The constraint is too expensive: finding the next allowed tokens took too many steps.");
     case Parser::Failure::kItems:
-      return exhausted("The constraint is too ambiguous: there are too many ways to go on at once.");
+      return unsupported("The constraint is too ambiguous: there are too many ways to go on at once.");
     case Parser::Failure::kMemory:
-      return exhausted("The constraint needs too much memory for this text.");
+      return unsupported("The constraint needs too much memory for this text.");
     case Parser::Failure::kLexer:
-      return exhausted("The regular expressions of the constraint are too complex: their automaton is too large.");
+      return unsupported("The regular expressions of the constraint are too complex: their automaton is too large.");
   }
   return {};
 }

@@ -116,7 +116,7 @@ double at_least_zero(double seconds) {
 Result<HistogramBuckets> parse_histogram_buckets(std::string_view text) {
   constexpr const char* kFlag = "--custom-histogram-buckets ";
   auto parsed = json::parse(text, {.max_depth = 4, .max_bytes = 1 << 20, .max_values = 10'000, .refuse_repeats = true});
-  if (!parsed.ok()) return invalid_argument({kFlag, "is not valid JSON: ", parsed.error().message});
+  if (!parsed.ok()) return invalid_argument({kFlag, "is ", parsed.error().message});
   if (!parsed->is_object()) {
     return invalid_argument({kFlag, "must be an object of lists, like {\"time_to_first_token\": [0.1, 1]}"});
   }

@@ -164,7 +164,7 @@ PartsResult from_llama(GgufVocab& vocab) {
     const int32_t type = vocab.token_types[i];
     mergeable[i] = type == kNormal || type == kUserDefined || type == kUnused || type == 0;
   }
-  MergeMap merges = merges_from_scores(pieces, vocab.scores, mergeable);
+  QUIRE_ASSIGN(MergeMap merges, merges_from_scores(pieces, vocab.scores, mergeable));
   parts->model = make_bpe(std::move(pieces), std::move(merges), sentencepiece_options(vocab));
   mark_spaces(*parts, vocab.add_space_prefix.value_or(true), vocab.remove_extra_whitespaces.value_or(false));
   set_post(vocab, true, false, *parts);
@@ -246,8 +246,9 @@ PartsResult read(GgufVocab& vocab) {
 
 }  // namespace
 
-MergeMap merges_from_scores(const PieceMap& vocab, const std::vector<float>& scores,
-                            const std::vector<bool>& mergeable) {
+Result<MergeMap> merges_from_scores(const PieceMap& vocab, const std::vector<float>& scores,
+                                    const std::vector<bool>& mergeable) {
+  constexpr size_t kMostBytes = 1024;
   std::vector<float> ordered(scores);
   std::sort(ordered.begin(), ordered.end(), std::greater<>());
   ordered.erase(std::unique(ordered.begin(), ordered.end()), ordered.end());
@@ -262,6 +263,9 @@ MergeMap merges_from_scores(const PieceMap& vocab, const std::vector<float>& sco
     if (!usable(id) || !vocab.has_id(id)) continue;
     const std::string_view piece = vocab.piece(id);
     if (vocab.find(piece) != id) continue;
+    if (piece.size() > kMostBytes) {
+      return corrupt({"token ", id, " has ", piece.size(), " bytes; at most ", kMostBytes, " are allowed"});
+    }
     const uint32_t rank = rank_of(id);
     for (size_t cut = 1; cut < piece.size(); ++cut) {
       if ((static_cast<unsigned char>(piece[cut]) & 0xc0) == 0x80) continue;

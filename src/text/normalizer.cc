@@ -201,14 +201,14 @@ class BertNormalizer final : public Normalizer {
   bool clean_text_, chinese_, strip_accents_, lowercase_;
 };
 
-Result<NormalizerPtr> read_normalizer(const json::Value* section, int depth);
+Result<NormalizerPtr> read_normalizer(const json::Value* section, int depth, Growth& growth);
 
-Result<NormalizerPtr> read_sequence(const json::Value& section, int depth) {
+Result<NormalizerPtr> read_sequence(const json::Value& section, int depth, Growth& growth) {
   const json::Value* list = section.find("normalizers");
   if (list == nullptr || !list->is_array()) return corrupt("normalizer.normalizers must be a list");
   std::vector<NormalizerPtr> steps;
   for (const json::Value& item : list->as_array()) {
-    QUIRE_ASSIGN(NormalizerPtr step, read_normalizer(&item, depth + 1));
+    QUIRE_ASSIGN(NormalizerPtr step, read_normalizer(&item, depth + 1, growth));
     if (step) steps.push_back(std::move(step));
   }
   return make_sequence(std::move(steps));
@@ -223,12 +223,12 @@ Result<NormalizerPtr> read_bert(const json::Value& section) {
   return make_bert_normalizer(clean, chinese, strip, lower);
 }
 
-Result<NormalizerPtr> read_normalizer(const json::Value* section, int depth) {
+Result<NormalizerPtr> read_normalizer(const json::Value* section, int depth, Growth& growth) {
   if (section == nullptr || section->is_null()) return NormalizerPtr();
   if (!section->is_object()) return corrupt("normalizer must be an object or null");
   if (depth > kMaxNesting) return corrupt("normalizer has sequences nested too deeply");
   QUIRE_ASSIGN(const std::string type, json::get_string(*section, "type"));
-  if (type == "Sequence") return read_sequence(*section, depth);
+  if (type == "Sequence") return read_sequence(*section, depth, growth);
   if (type == "NFC") return NormalizerPtr(std::make_unique<Composer>(Form::kNfc));
   if (type == "NFD") return NormalizerPtr(std::make_unique<Composer>(Form::kNfd));
   if (type == "NFKC") return NormalizerPtr(std::make_unique<Composer>(Form::kNfkc));
@@ -250,6 +250,7 @@ Result<NormalizerPtr> read_normalizer(const json::Value* section, int depth) {
   if (type == "Replace") {
     QUIRE_ASSIGN(Pattern pattern, Pattern::from_json(section->find("pattern"), "normalizer.pattern"));
     QUIRE_ASSIGN(std::string with, json::get_string(*section, "content"));
+    QUIRE_TRY(growth.replace(pattern, with, "normalizer"));
     return make_replace(std::move(pattern), std::move(with));
   }
   if (type == "Precompiled") {
@@ -286,7 +287,8 @@ NormalizerPtr make_strip(bool left, bool right) {
 }
 
 Result<NormalizerPtr> make_normalizer(const json::Value* section) {
-  return read_normalizer(section, 0);
+  Growth growth;
+  return read_normalizer(section, 0, growth);
 }
 
 }  // namespace quire::text

@@ -52,8 +52,9 @@ inline constexpr const char* kSpacePiece = "\xe2\x96\x81";
 enum PieceType { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
 
 // The merges of a SentencePiece-style BPE, ranked by the score of the merged piece (equal scores share a rank). Pieces
-// that are only whole tokens (control, user defined, byte) are not in `mergeable`.
-MergeMap merges_from_scores(const PieceMap& vocab, const std::vector<float>& scores,
-                            const std::vector<bool>& mergeable);
+// that are only whole tokens (control, user defined, byte) are not in `mergeable`. Every cut of a piece is tried, so
+// pieces of more than 1,024 bytes, which no real file has, are refused.
+Result<MergeMap> merges_from_scores(const PieceMap& vocab, const std::vector<float>& scores,
+                                    const std::vector<bool>& mergeable);
 
 }  // namespace quire::text

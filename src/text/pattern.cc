@@ -45,6 +45,21 @@ std::string Pattern::replaced(std::string_view text, std::string_view with) cons
   return out;
 }
 
+double Pattern::growth(std::string_view with) const {
+  const auto length = static_cast<double>(with.size());
+  if (!regex_) return literal_.empty() ? 1.0 : std::max(1.0, length / static_cast<double>(literal_.size()));
+  std::vector<Regex::Span> spans;
+  regex_->find_all("", spans);
+  return spans.empty() ? std::max(1.0, length) : length + 1;  // it matches between characters, too
+}
+
+Status Growth::replace(const Pattern& pattern, std::string_view with, std::string_view field) {
+  constexpr double kMost = 4096;
+  times_ *= pattern.growth(with);
+  if (times_ <= kMost) return {};
+  return corrupt({field, " has replacements that could make a text more than 4096 times as long"});
+}
+
 Result<SplitBehavior> split_behavior(std::string_view name) {
   if (name == "Removed") return SplitBehavior::kRemoved;
   if (name == "Isolated") return SplitBehavior::kIsolated;

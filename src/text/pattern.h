@@ -25,10 +25,22 @@ class Pattern {
   void find_all(std::string_view text, std::vector<Regex::Span>& out) const;
   // The text with every match replaced.
   std::string replaced(std::string_view text, std::string_view with) const;
+  // How many times as long that may be.
+  double growth(std::string_view with) const;
 
  private:
   std::string literal_;
   std::optional<Regex> regex_;
+};
+
+// Keeps count of how much a chain of replacements may lengthen a text: twenty that double it make a million bytes of
+// one.
+class Growth {
+ public:
+  Status replace(const Pattern& pattern, std::string_view with, std::string_view field);
+
+ private:
+  double times_ = 1;
 };
 
 enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };

@@ -158,7 +158,7 @@ Result<Proto> read_proto(std::string_view bytes) {
   return proto;
 }
 
-std::unique_ptr<Model> make_model(const Proto& proto, PieceMap pieces) {
+Result<std::unique_ptr<Model>> make_model(const Proto& proto, PieceMap pieces) {
   const auto size = static_cast<int64_t>(proto.pieces.size());
   const bool has_unk = proto.unk >= 0 && proto.unk < size;
   if (proto.model_type == kUnigram) {
@@ -176,7 +176,9 @@ std::unique_ptr<Model> make_model(const Proto& proto, PieceMap pieces) {
     mergeable[i] = proto.types[i] == kNormal || proto.types[i] == kUserDefined || proto.types[i] == kUnused;
   }
   MergeMap merges;
-  if (proto.model_type == kBpe) merges = merges_from_scores(pieces, proto.scores, mergeable);
+  if (proto.model_type == kBpe) {
+    QUIRE_ASSIGN(merges, merges_from_scores(pieces, proto.scores, mergeable));
+  }
   return make_bpe(std::move(pieces), std::move(merges), std::move(options));
 }
 
@@ -208,7 +210,7 @@ Result<std::unique_ptr<TokenizerParts>> read(std::string_view bytes) {
   auto parts = std::make_unique<TokenizerParts>();
   PieceMap pieces;
   for (size_t i = 0; i < proto.pieces.size(); ++i) pieces.insert(proto.pieces[i], static_cast<int32_t>(i));
-  parts->model = make_model(proto, std::move(pieces));
+  QUIRE_ASSIGN(parts->model, make_model(proto, std::move(pieces)));
   QUIRE_TRY(set_normalizer(proto, *parts));
   for (size_t i = 0; i < proto.pieces.size(); ++i) {
     if (proto.types[i] != kControl && proto.types[i] != kUnknown && proto.types[i] != kUserDefined) continue;

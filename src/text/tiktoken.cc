@@ -67,7 +67,7 @@ Result<std::unique_ptr<TokenizerParts>> make_parts(const Ranks& ranks, int32_t o
     mergeable[static_cast<size_t>(id)] = true;
   }
   auto parts = std::make_unique<TokenizerParts>();
-  MergeMap merges = merges_from_scores(pieces, scores, mergeable);
+  QUIRE_ASSIGN(MergeMap merges, merges_from_scores(pieces, scores, mergeable));
   BpeOptions options;
   options.ignore_merges = true;
   options.byte_level_input = true;

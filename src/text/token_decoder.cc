@@ -409,14 +409,14 @@ class Sink final : public StageState {
 
 using Stages = std::vector<std::unique_ptr<const DecodeStage>>;
 
-Status read_decoder(const json::Value& section, Stages& stages, int depth) {
+Status read_decoder(const json::Value& section, Stages& stages, int depth, Growth& growth) {
   if (!section.is_object()) return corrupt("decoder must be an object or null");
   if (depth > kMaxNesting) return corrupt("decoder has sequences nested too deeply");
   QUIRE_ASSIGN(const std::string type, json::get_string(section, "type"));
   if (type == "Sequence") {
     const json::Value* list = section.find("decoders");
     if (list == nullptr || !list->is_array()) return corrupt("decoder.decoders must be a list");
-    for (const json::Value& item : list->as_array()) QUIRE_TRY(read_decoder(item, stages, depth + 1));
+    for (const json::Value& item : list->as_array()) QUIRE_TRY(read_decoder(item, stages, depth + 1, growth));
     return {};
   }
   if (type == "ByteLevel") return stages.push_back(decode_byte_level()), Status();
@@ -425,6 +425,7 @@ Status read_decoder(const json::Value& section, Stages& stages, int depth) {
   if (type == "Replace") {
     QUIRE_ASSIGN(Pattern pattern, Pattern::from_json(section.find("pattern"), "decoder.pattern"));
     QUIRE_ASSIGN(std::string with, json::get_string(section, "content"));
+    QUIRE_TRY(growth.replace(pattern, with, "decoder"));
     return stages.push_back(decode_replace(std::move(pattern), std::move(with))), Status();
   }
   if (type == "Strip") {
@@ -499,7 +500,8 @@ DecodeChain::DecodeChain(std::vector<std::unique_ptr<const DecodeStage>> stages)
 
 Result<DecodeChain> DecodeChain::from_json(const json::Value* section) {
   std::vector<std::unique_ptr<const DecodeStage>> stages;
-  if (section != nullptr && !section->is_null()) QUIRE_TRY(read_decoder(*section, stages, 0));
+  Growth growth;
+  if (section != nullptr && !section->is_null()) QUIRE_TRY(read_decoder(*section, stages, 0, growth));
   return DecodeChain(std::move(stages));
 }
 

@@ -362,13 +362,26 @@ Result<AdapterModule> module_from(const std::string& name, const Pair& pair, boo
   return out;
 }
 
+Status check_scale(std::string_view name, double scale) {
+  if (std::isfinite(scale) && std::abs(scale) <= 1e6) return {};
+  return corrupt(
+      {"module ", in_quotes(name), " has a scale of ", std::to_string(scale), ", which is no sensible number"});
+}
+
 // Whether the module is all experts of a layer. PEFT calls the first of two adapted parameters "base_layer".
-bool take_experts(AdapterModule& module, const ScaleRule& rule) {
+Result<bool> take_experts(AdapterModule& module, const ScaleRule& rule) {
   std::string name = module.name;
   if (name.ends_with(".base_layer")) name.resize(name.size() - std::string_view(".base_layer").size());
   if (!name.ends_with(".experts")) return false;
   const auto [gate_up_rank, gate_up_scale] = rule.by_name(name + ".gate_up_proj");
   const auto [down_rank, down_scale] = rule.by_name(name + ".down_proj");
+  for (const double rank : {gate_up_rank, down_rank}) {
+    if (rank >= 1 && rank <= static_cast<double>(kMaxRank)) continue;
+    return corrupt(
+        {"module ", in_quotes(name), " has a rank of ", std::to_string(rank), "; it must be 1 to ", kMaxRank});
+  }
+  QUIRE_TRY(check_scale(name, gate_up_scale));
+  QUIRE_TRY(check_scale(name, down_scale));
   module.of_experts = true;
   module.name = name;
   module.gate_up_rank = static_cast<int64_t>(gate_up_rank);
@@ -381,19 +394,19 @@ bool take_experts(AdapterModule& module, const ScaleRule& rule) {
 // Adds the modules of a pair of tensors with their scales.
 Status add_scaled(std::vector<AdapterModule> modules, const ScaleRule* rule, double gguf_alpha, AdapterFiles& files) {
   for (AdapterModule& module : modules) {
-    if (rule != nullptr && rule->parameters && take_experts(module, *rule)) {
-      files.modules.push_back(std::move(module));
-      continue;
+    if (rule != nullptr && rule->parameters) {
+      QUIRE_ASSIGN(const bool experts, take_experts(module, *rule));
+      if (experts) {
+        files.modules.push_back(std::move(module));
+        continue;
+      }
     }
     if (rule != nullptr) {
       QUIRE_ASSIGN(module.scale, rule->scale(module));
     } else {
       module.scale = gguf_alpha == 0 ? 1.0 : gguf_alpha / static_cast<double>(module.rank);
     }
-    if (!std::isfinite(module.scale) || std::abs(module.scale) > 1e6) {
-      return corrupt({"module ", in_quotes(module.name), " has a scale of ", std::to_string(module.scale),
-                      ", which is no sensible number"});
-    }
+    QUIRE_TRY(check_scale(module.name, module.scale));
     files.modules.push_back(std::move(module));
   }
   return {};

@@ -72,7 +72,7 @@ def test_the_c_example_answers(examples, model):
     ({}, REQUEST | {"temprature": 1}, "did you mean 'temperature'"),
     ({}, REQUEST | {"temperature": 9}, "temperature must be"),
     ({}, {"max_tokens": 3}, "one of prompt, prompt_token_ids and messages"),
-    ({}, "{", "the request is not JSON"),
+    ({}, "{", "the request is not valid JSON: "),
     ({}, [], "must be a JSON object"),
     ("[]", REQUEST, "must be a JSON object"),
 ])

@@ -139,7 +139,7 @@ bool is_model_name(std::string_view name) {
 
 Result<HubRepository> parse_listing(std::string_view json_text, const std::string& name, const std::string& revision) {
   auto parsed = json::parse(json_text, {.max_depth = 64, .max_bytes = kMaxListingBytes, .max_values = 4'000'000});
-  if (!parsed.ok()) return corrupt({"the hub's listing of ", name, " is not valid JSON: ", parsed.error().message});
+  if (!parsed.ok()) return corrupt({"the hub's listing of ", name, " is ", parsed.error().message});
   HubRepository repository;
   repository.name = name;
   const json::Value* commit = parsed->find("sha");
@@ -172,7 +172,7 @@ bool is_modelscope(std::string_view endpoint) {
 Result<HubRepository> parse_modelscope_listing(std::string_view json_text, const std::string& name,
                                                const std::string& revision) {
   auto parsed = json::parse(json_text, {.max_depth = 64, .max_bytes = kMaxListingBytes, .max_values = 4'000'000});
-  if (!parsed.ok()) return corrupt({"the hub's listing of ", name, " is not valid JSON: ", parsed.error().message});
+  if (!parsed.ok()) return corrupt({"the hub's listing of ", name, " is ", parsed.error().message});
   const json::Value* success = parsed->find("Success");
   if (success != nullptr && success->is_bool() && !success->as_bool()) {
     const json::Value* message = parsed->find("Message");

@@ -139,8 +139,7 @@ Status parse_arguments(json::Value& message, size_t index) {
         const std::string text = arguments->as_string().empty() ? "{}" : arguments->as_string();
         auto parsed = json::parse(text);
         if (!parsed.ok()) {
-          return invalid_argument(
-              {"messages[", index, "].tool_calls has arguments that are not valid JSON: ", parsed.error().message});
+          return invalid_argument({"messages[", index, "].tool_calls has arguments that are ", parsed.error().message});
         }
         function.set("arguments", std::move(parsed).value());
       }
