@@ -36,7 +36,9 @@ struct alignas(16) HopperLoraRoom {
     short count, rank;
     int first;
   };
-  T b[ITEMS][kLoraGroup][4];               // [item][rank][column]
+  // [rank][item][column]: threads with neighbouring items read neighbouring places. With the ranks of an item together,
+  // a warp's reads of one rank would all be in the same two banks.
+  T b[kLoraGroup][ITEMS][4];
   int places[kHopperLoraRuns][kLoraRows];  // [run][row]: rows of the tile, or -1
   Slice slices[kHopperLoraRuns][kHopperLoraSlices];
   Run runs[kHopperLoraRuns];
@@ -127,7 +129,7 @@ struct HopperLoraTile {
         const T* from = column_of(slice.b, slice.rank, at);
 #pragma unroll 4
         for (int j = 0; j < slice.rank; j++) {
-          asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(ptx_shared_address(room->b[item][j])),
+          asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(ptx_shared_address(room->b[j][item])),
                        "l"(from + j * kLoraGroup)
                        : "memory");
         }
@@ -167,7 +169,7 @@ struct HopperLoraTile {
     const float* t = p.staged_ranks > 0 ? (const float*)(room + 1) : m.t + first_row * p.t_stride;
     const int t_stride = p.staged_ranks > 0 ? p.staged_ranks : (int)p.t_stride;
     const typename HopperLoraRoom<T, ITEMS>::Item own = room->items[item];
-    const T(*b)[4] = room->b[item];
+    const T* b = room->b[0][item];
     const int* places = room->places[item / quads];
 #pragma unroll 1
     for (int i = 0; i < own.count; i += 4) {
@@ -183,7 +185,7 @@ struct HopperLoraTile {
         float4 four[4];
         UNROLL for (int r = 0; r < 4; r++) four[r] = *(const float4*)(left[r] + j);
         UNROLL for (int e = 0; e < 4; e++) {
-          const uint2 packed = *(const uint2*)b[j + e];
+          const uint2 packed = *(const uint2*)(b + (j + e) * (4 * ITEMS));
           const float v[4] = {low_of(packed.x), high_of(packed.x), low_of(packed.y), high_of(packed.y)};
           UNROLL for (int r = 0; r < 4; r++) {
             const float with = e == 0 ? four[r].x : e == 1 ? four[r].y : e == 2 ? four[r].z : four[r].w;
