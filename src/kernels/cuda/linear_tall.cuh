@@ -102,8 +102,8 @@ struct HopperLinearTall {
       hopper_box_copy(stage + kDeep * kW + i * kX, &p.x, k + 64 * i, at.row, 0, barrier);
     }
   }
-  // All lanes run the loop, one issues the loads. W is requested while the preceding launch still runs, x after it, but
-  // for the first product of adapters: x was there before that began.
+  // All lanes run the loop, one issues the loads. W is requested while the preceding launch still runs, x after it; but
+  // if the preceding one is the first product of adapters, x was there before that began.
   HOPPER_FN void produce(const HopperTallParams& p, const Place& at, uint base, int stages) {
     const int first = min(stages, p.stages);
     const uint bytes = kDeep * (at.width + at.rows) * 128;
@@ -389,7 +389,7 @@ struct HopperLinearTall {
   }
   // The warp that brings the adapters' parts while the others load and multiply.
   HOPPER_FN void bring_adapters(const HopperTallParams& p, const Place& at, const HopperLoraMemory& m,
-                                unsigned char* ring) {
+                                const HopperLoraScratch& to, unsigned char* ring) {
     const int lane = (int)threadIdx.x & 31;
     auto tile = lora_tile(p, at, m, ring);
     bool rest = tile.prepare_runs(lane, 32);
@@ -397,10 +397,22 @@ struct HopperLinearTall {
     rest = __any_sync(0xffffffffu, tile.prepare_items(lane, 32) || rest);
     if (lane == 0 && p.lora.room != 0) tile.room->rest = rest;
     ptx_grid_wait();
+    const HopperLoraFirst<T> first = {p.lora, m, to};
+    if (p.lora.groups > 0) first.await();
     tile.request_t(lane, 32);
     tile.await();
     __threadfence_block();
     asm volatile("bar.arrive 2, %0;" ::"n"(128 * kGroups + 32) : "memory");
+    if (p.lora.groups > 0 && lane == 0) first.leave();
+  }
+  // The threadgroup's share of the first product, by the first warpgroup.
+  HOPPER_FN void run_first(const HopperTallParams& p, const HopperLoraMemory& m, const HopperLoraScratch& to,
+                           const T* x) {
+    __shared__ float4 sums[3][2][32];
+    if (threadIdx.x < 128) {
+      HopperLoraFirst<T>{p.lora, m, to}.run(x, p.linear.x_stride, p.linear.m, p.linear.k, sums);
+    }
+    ptx_grid_wait();
   }
   HOPPER_FN void run_adapted(float (&acc)[kSums], const HopperTallParams& p, const Place& at, void* out,
                              const float* bias, const float* residual, const HopperLoraMemory& m, uint base,
@@ -408,7 +420,7 @@ struct HopperLinearTall {
     const HopperLinearParams& l = p.linear;
     T* sums = (T*)ring;
     auto tile = lora_tile(p, at, m, ring);
-    // Like x, the residual was complete before the first product of adapters began.
+    // Like x, the residual is complete: this launch has waited for it, or the one of the first product has.
     float2 before[kBefore];
     if (!kWide && l.epilogue == kHopperResidual) load_residual(l, at, before, residual);
     multiply(acc, p, base, stages);
@@ -435,7 +447,7 @@ struct HopperLinearTall {
   }
 
   HOPPER_FN void run(const HopperTallParams& p, void* out, const float* bias, const float* residual,
-                     const HopperLoraMemory& adapters) {
+                     const HopperLoraMemory& adapters, const HopperLoraScratch& to, const T* x) {
     extern __shared__ __align__(128) unsigned char shared[];
     ptx_grid_release();
     const uint start = ptx_shared_address(shared), base = (start + 1023) & ~1023u;
@@ -457,9 +469,10 @@ struct HopperLinearTall {
     }
     unsigned char* ring = shared + (base - start) + kRing;
     if (hopper_uniform(threadIdx.x >> 5) == 4 * kGroups + 1) {
-      bring_adapters(p, at, adapters, ring);
+      bring_adapters(p, at, adapters, to, ring);
       return sync_end();
     }
+    if (p.lora.groups > 0) run_first(p, adapters, to, x);  // before there are sums, which take most registers
     float acc[kSums];
     UNROLL for (int i = 0; i < kSums; i++) acc[i] = 0.0f;
     if (p.lora.runs > 0) {
@@ -475,12 +488,13 @@ struct HopperLinearTall {
   }
 };
 
-#define HOPPER_LINEAR_TALL(types, T, name, wb, xb, pair, cluster)                                                \
-  extern "C" __global__ void __launch_bounds__(hopper_tall_threads(wb, xb) + 32)                                 \
-      cluster hopper_linear_##types##_tall_##name(const __grid_constant__ HopperTallParams p, void* out,         \
-                                                  const float* bias, const float* residual, const uchar* memory, \
-                                                  const int* rows, const LoraRunParams* runs, const float* t) {  \
-    HopperLinearTall<T, wb, xb, pair>::run(p, out, bias, residual, {memory, rows, runs, t});                     \
+#define HOPPER_LINEAR_TALL(types, T, name, wb, xb, pair, cluster)                                                     \
+  extern "C" __global__ void __launch_bounds__(hopper_tall_threads(wb, xb) + 32)                                      \
+      cluster hopper_linear_##types##_tall_##name(const __grid_constant__ HopperTallParams p, void* out,              \
+                                                  const float* bias, const float* residual, const uchar* memory,      \
+                                                  const int* rows, const LoraRunParams* runs, float* t, const T* x,   \
+                                                  float* parts, uint* counters) {                                     \
+    HopperLinearTall<T, wb, xb, pair>::run(p, out, bias, residual, {memory, rows, runs, t}, {t, parts, counters}, x); \
   }
 #define HOPPER_LINEAR_TALLS(types, T)                                             \
   HOPPER_LINEAR_TALL(types, T, n16, 16, 64, false, )                              \

@@ -9,16 +9,7 @@
 // executed once per launch, and takes about as long as its instructions take to arrive.
 #pragma once
 
-#include "kernels/cuda/hopper.cuh"
-#include "kernels/params/lora.h"
-
-// What the adapters of a step are read from.
-struct HopperLoraMemory {
-  const uchar* memory;        // of the slots
-  const int* rows;            // of the step, those of a run together
-  const LoraRunParams* runs;  // empty ones last
-  const float* t;             // the first product, scaled
-};
+#include "kernels/cuda/lora_first.cuh"
 
 // Rows of t follow it (p.staged_ranks).
 template <typename T, int ITEMS>

@@ -155,6 +155,11 @@ HopperTallPlan hopper_tall_plan(const HopperLinearParams& p, bool adapted, int m
   return plan;
 }
 
+bool hopper_tall_joins_lora(const HopperTallPlan& plan, int64_t runs, int groups) {
+  const int64_t items = runs * groups * kHopperLoraCluster;
+  return items > 0 && plan.launches == 1 && items <= int64_t{kHopperLoraMostItems} * plan.grid;
+}
+
 // Two threadgroups share a multiprocessor wherever they fit, so that the next launch's weights are on their way while
 // this one ends.
 HopperLinearPlan hopper_quantised_plan(HopperQuantisedParams& p, int multiprocessors) {

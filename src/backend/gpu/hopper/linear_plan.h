@@ -39,6 +39,9 @@ struct HopperTallPlan {
 inline constexpr int kHopperTallBeside = 2048;  // bytes of shared memory beside the ring: barriers, and alignment
 // `adapted`: adapters are added to the sums.
 HopperTallPlan hopper_tall_plan(const HopperLinearParams& p, bool adapted, int multiprocessors);
+// Whether it computes the first product of so many runs of rows, in groups of 16 ranks, as well. All threadgroups must
+// run at the same time, because they wait for each other.
+bool hopper_tall_joins_lora(const HopperTallPlan& plan, int64_t runs, int groups);
 
 // linear_quantised. Fills in what follows from `linear` and `weight`.
 HopperLinearPlan hopper_quantised_plan(HopperQuantisedParams& p, int multiprocessors);
