@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // lora on a GPU, against doubles; and the same bits in any mixture of adapters.
+#include "backend/gpu/hopper/linear_plan.h"
 #include "backend/gpu/recording_device.h"
 #include "backend/gpu/test_device.h"
 #include "backend/testing/linear_cases.h"
@@ -201,12 +202,12 @@ TEST(GpuLora, HasTheSameBitsInsideOfALinearForAnyRanksAndRuns) {
   if (!test_device().ops().hopper()) GTEST_SKIP() << "no product of this device has adapters in its epilogue";
   int joined = 0;
   for (const DType type : {DType::kBF16, DType::kF16}) {
-    for (const auto& [k, n] : {std::pair<int64_t, int64_t>{4096, 3072}, {1040, 12288}}) {
+    for (const auto& [k, n] : {std::pair<int64_t, int64_t>{12288, 4096}, {4096, 12288}, {1040, 3072}}) {
       const auto weight = random_weight(test_device(), type, n, k);
       for (const std::vector<int64_t>& ranks :
            {std::vector<int64_t>{16}, {8, 8, 8, 8, 8, 8, 8, 8}, {16, 16, 16, 16, 16, 16, 16, 16}, {8, 16, 32, 64}}) {
         const auto slots = static_cast<int64_t>(ranks.size());
-        const LoraCase adapters(k, n, type, ranks, ranks.size() != 1);
+        const LoraCase adapters(k, n, type, ranks, ranks.size() == 1 ? 1 : 3);
         for (const int64_t rows : {int64_t{1}, int64_t{17}, int64_t{64}, int64_t{128}}) {
           joined += expect_same_bits(adapters, LoraMixture(rows, 3, slots), *weight, rows == 17);
         }
@@ -223,8 +224,8 @@ TEST(GpuLora, HasTheSameBitsInsideOfALinearForAnyRanksAndRuns) {
 // behind must not disturb the next one.
 TEST(GpuLora, HasTheSameBitsInStepsThatAreRecorded) {
   if (!test_device().ops().hopper()) GTEST_SKIP() << "no product of this device has adapters in its epilogue";
-  constexpr int64_t kRows = 32, kK = 1024, kN = 2048, kSlots = 8;
-  const LoraCase adapters(kK, kN, DType::kBF16, std::vector<int64_t>(kSlots, 16), false);
+  constexpr int64_t kRows = 32, kK = 16384, kN = 2048, kSlots = 8;  // a long K, so that they are one launch
+  const LoraCase adapters(kK, kN, DType::kBF16, std::vector<int64_t>(kSlots, 16), 1);
   const JoinedCase c{kRows, kK, kN, After::kNothing, false};
   TestDevice device(0);
   GpuBackend& gpu = device.ops();
@@ -255,34 +256,54 @@ TEST(GpuLora, HasTheSameBitsInStepsThatAreRecorded) {
   }
 }
 
-// The linear computes the first product itself, unless there is too much of it for its threadgroups, or the vendor's
-// library computes the linear.
+// The linear computes the first product itself, unless that would take longer, or the vendor's library computes the
+// linear.
 TEST(GpuLora, IsOneLaunchWithALinear) {
   std::vector<std::string> notes;
   auto recording = std::make_unique<RecordingDevice>(notes);
   RecordingDevice& fake = *recording;
   TestDevice device(std::make_unique<GpuBackend>(std::move(recording)));
-  const auto launches = [&](int64_t rows, int64_t n, int64_t rank, int64_t slots, After after) {
-    const LoraCase adapters(256, n, DType::kBF16, std::vector<int64_t>(static_cast<size_t>(slots), rank), false);
-    const auto weight = random_weight(device, DType::kBF16, n, 256);
-    const JoinedCase c{rows, 256, n, after, false};
+  const auto launches = [&](int64_t rows, int64_t k, int64_t n, After after) {
+    const LoraCase adapters(k, n, DType::kBF16, std::vector<int64_t>(8, 16), 1);
+    const auto weight = random_weight(device, DType::kBF16, n, k);
+    const JoinedCase c{rows, k, n, after, false};
     JoinedOperands operands{device, c, adapters, *weight, DType::kBF16};
-    const LoraRows listed = operands.put(LoraMixture(rows, 1, slots));
+    const LoraRows listed = operands.put(LoraMixture(rows, 1, 8));
     notes.clear();
     EXPECT_TRUE(operands.run_together(listed));
     return notes;
   };
   using Names = std::vector<std::string>;
-  EXPECT_EQ(launches(64, 4096, 16, 8, After::kResidual), Names{"hopper_linear_bf16_tall_n32"});
-  EXPECT_EQ(launches(64, 24576, 16, 8, After::kGate), Names{"hopper_linear_bf16_tall_n192"});
-  EXPECT_EQ(launches(64, 4096, 64, 64, After::kNothing),
-            (Names{"hopper_lora_shrink_bf16", "hopper_linear_bf16_tall_n32"}));
-  EXPECT_EQ(launches(16, 4096, 16, 8, After::kNothing), Names{"hopper_linear_bf16_tall_n32"});
-  EXPECT_EQ(launches(16, 64, 16, 8, After::kNothing), (Names{"hopper_lora_shrink_bf16", "hopper_linear_bf16_tall_n16"}))
-      << "more than a few threadgroups must share the first product";
+  EXPECT_EQ(launches(64, 8192, 2048, After::kResidual), Names{"hopper_linear_bf16_tall_n16"});
+  EXPECT_EQ(launches(64, 2048, 8192, After::kGate), Names{"hopper_linear_bf16_tall_n128"});
+  EXPECT_EQ(launches(64, 256, 2048, After::kResidual),
+            (Names{"hopper_lora_shrink_bf16", "hopper_linear_bf16_tall_n16"}));
   fake.has_library = true;
-  EXPECT_EQ(launches(200, 24576, 16, 8, After::kGate),
+  EXPECT_EQ(launches(200, 256, 24576, After::kGate),
             (Names{"hopper_lora_shrink_bf16", "library", "hopper_lora_finish_bf16"}));
+}
+
+TEST(GpuLora, JoinsALinearThatIsLongEnough) {
+  constexpr int kUnits = 132;
+  const auto joins = [](int rows, int k, int n, HopperEpilogue epilogue, int64_t slots, int groups) {
+    HopperLinearParams p = {};
+    p.m = rows;
+    p.n = n;
+    p.k = k;
+    p.epilogue = epilogue;
+    p.out_stride = n;
+    return hopper_tall_joins_lora(hopper_tall_plan(p, true, kUnits), k, num_lora_runs(rows, slots), groups);
+  };
+  // The linears of a layer of Qwen3-8B, with adapters of rank 16.
+  EXPECT_FALSE(joins(64, 4096, 6144, kHopperStore, 8, 3));
+  EXPECT_TRUE(joins(64, 4096, 6144, kHopperStore, 1, 3));
+  EXPECT_TRUE(joins(64, 4096, 4096, kHopperResidual, 8, 1));
+  EXPECT_TRUE(joins(64, 4096, 24576, kHopperGated, 8, 2));
+  EXPECT_TRUE(joins(64, 12288, 4096, kHopperResidual, 8, 1));
+  // Several launches, and more parts than a threadgroup may have, whatever K is.
+  EXPECT_FALSE(joins(16, 1 << 20, 12352, kHopperStore, 1, 1));
+  EXPECT_FALSE(joins(64, 1 << 20, 4096, kHopperStore, 64, 4));
+  EXPECT_FALSE(joins(64, 1 << 20, 64, kHopperStore, 8, 1));
 }
 
 }  // namespace

@@ -43,18 +43,17 @@ struct LoraCase {
     make_memory();
     most_rank = 48;
   }
-  // One adapter for each rank, of all columns or of three matrices side by side.
-  LoraCase(int64_t k_in, int64_t n_in, DType dtype_in, const std::vector<int64_t>& ranks, bool three)
+  // One adapter for each rank, of so many matrices side by side.
+  LoraCase(int64_t k_in, int64_t n_in, DType dtype_in, const std::vector<int64_t>& ranks, int64_t matrices)
       : k(k_in), n(n_in), dtype(dtype_in) {
-    const int64_t third = n / 3;
     uint32_t seed = 10;
     for (const int64_t rank : ranks) {
       std::vector<Part>& adapter = adapters.emplace_back();
-      if (three) adapter = {part(0, third, rank, seed), part(third, third, rank, seed + 2)};
-      const int64_t before = three ? 2 * third : 0;
-      adapter.push_back(part(before, n - before, rank, seed + 4));
-      most_rank = std::max(most_rank, lora_padded((three ? 3 : 1) * rank));
-      seed += 6;
+      for (int64_t i = 0; i < matrices; ++i) {
+        const int64_t column = n / matrices * i, end = i + 1 < matrices ? column + n / matrices : n;
+        adapter.push_back(part(column, end - column, rank, seed += 2));
+      }
+      most_rank = std::max(most_rank, lora_padded(matrices * rank));
     }
     make_memory();
   }
@@ -129,7 +128,10 @@ struct LoraMixture {
     for (int32_t& slot : slots_by_row) slot = static_cast<int32_t>(random() % (num_slots + 1)) - 1;
     sort();
   }
-  explicit LoraMixture(std::vector<int32_t> by_row) : slots_by_row(std::move(by_row)) { sort(); }
+  explicit LoraMixture(std::vector<int32_t> by_row, int64_t num_slots = 4)
+      : slots_by_row(std::move(by_row)), num_slots(num_slots) {
+    sort();
+  }
 
   LoraRows list(int64_t first = 0) const { return {rows, slots, num_adapted, first, runs}; }
 

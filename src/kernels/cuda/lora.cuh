@@ -101,7 +101,7 @@ struct HopperLoraFinish {
     const auto output_column = [=](int column) {
       return gated && column >= width ? half_n + first + column - width : first + column;
     };
-    HopperLoraTile<T, kHopperLoraItems, kThreads, decltype(output_column)> tile = {
+    HopperLoraTile<T, kHopperLoraItems, decltype(output_column)> tile = {
         p.lora,       m,       (HopperLoraRoom<T, kHopperLoraItems>*)(shared + kRows * kStride * 2),
         first_row,    end_row, kColumns / 4,
         output_column};
@@ -125,7 +125,7 @@ struct HopperLoraFinish {
     }
     tile.await();
     const bool rest = __syncthreads_or(some) != 0;
-    tile.add(sums, kStride, rest);
+    tile.add(sums, kStride, rest, (int)threadIdx.x, kThreads);
     __syncthreads();
 #pragma unroll 1
     for (int i = (int)threadIdx.x; i < kRows * width / 2; i += kThreads) {

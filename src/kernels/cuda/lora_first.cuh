@@ -110,8 +110,8 @@ struct HopperLoraChain {
   }
 };
 
-// The first product by the threadgroups of the launch that needs it, before they do anything else. An item is a part
-// for sixteen ranks of a run, and four warps compute it. The last of eight parts to be complete adds up all of them and
+// The first product by the threadgroups of the launch that needs it. An item is a part for sixteen ranks of a run, and
+// four warps of a threadgroup compute it. The last of eight parts to be complete adds up all of them and
 // writes t. That is much less to read than the parts themselves, for every threadgroup waits for all of t.
 //
 // Counters are zero between launches: first one of t's complete pieces and one of the threadgroups that have seen that
@@ -136,9 +136,10 @@ struct HopperLoraFirst {
   }
   HOPPER_FN void sync_four() { asm volatile("bar.sync 3, 128;" ::: "memory"); }
 
-  // By the first 128 threads; the other threads may do anything. `shared`: the sums of three warps.
-  __device__ __forceinline__ void run(const T* x, i64 x_stride, int rows, int k, float4 (&shared)[3][2][32]) const {
-    const int lane = (int)threadIdx.x & 31, warp = hopper_uniform((int)threadIdx.x >> 5);
+  // By four warps, of which this is number `warp`; the others may do anything. `shared`: the sums of three of them.
+  __device__ __forceinline__ void run(int warp, const T* x, i64 x_stride, int rows, int k,
+                                      float4 (&shared)[3][2][32]) const {
+    const int lane = (int)threadIdx.x & 31;
     const int items = p.runs * p.groups * kParts, stride = (int)gridDim.x, from = (int)blockIdx.x;
     // Lane i looks up the i-th item, so that all wait for memory at the same time.
     const int mine = from + lane * stride;
@@ -162,7 +163,7 @@ struct HopperLoraFirst {
       const int item = from + i * stride, part = item % kParts, piece = item / kParts;
       if (group.a == nullptr) {  // the same in all warps; one of the parts counts for all
         ptx_grid_wait();
-        if (threadIdx.x == 0 && part == 0) count_piece();
+        if (warp == 0 && lane == 0 && part == 0) count_piece();
         continue;
       }
       const int low = group.row_of(m.rows, lane >> 2, p.first, rows);

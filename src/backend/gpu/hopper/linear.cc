@@ -44,9 +44,10 @@ HopperLoraParams params_of(const LoraArgs* lora) {
 struct LoraScratch {
   void *parts = nullptr, *counters = nullptr;
 };
-LoraScratch join_first_product(GpuBackend& gpu, const HopperTallPlan& plan, const LoraArgs& lora, HopperLoraParams& p) {
+LoraScratch join_first_product(GpuBackend& gpu, const HopperTallPlan& plan, int k, const LoraArgs& lora,
+                               HopperLoraParams& p) {
   const auto groups = static_cast<int>(grid_div(lora.rank, kLoraGroup));
-  if (!hopper_tall_joins_lora(plan, p.runs, groups)) return {};
+  if (!hopper_tall_joins_lora(plan, k, p.runs, groups)) return {};
   p.groups = groups;
   const auto floats = static_cast<size_t>(hopper_lora_first_floats(p.runs * groups));
   const auto counters = static_cast<size_t>(hopper_lora_first_counters(p.runs * groups));
@@ -126,7 +127,7 @@ void run_tall(GpuBackend& gpu, const LinearProduct& product) {
   p.layers = plan.layers;
   p.width = plan.w_rows;
   const LoraArgs none, &lora = args.lora != nullptr ? *args.lora : none;
-  const LoraScratch scratch = join_first_product(gpu, plan, lora, p.lora);
+  const LoraScratch scratch = join_first_product(gpu, plan, p.linear.k, lora, p.lora);
   if (p.lora.runs > 0 && p.lora.groups == 0) {
     run_first_product(gpu, product);
     p.lora.early = 1;
@@ -134,12 +135,13 @@ void run_tall(GpuBackend& gpu, const LinearProduct& product) {
   const int memory = tall_memory(p, plan, args.lora);
   QUIRE_CHECK(map_operands(gpu, product, plan, p), "tall_serves() has mapped these operands");
   const int each = static_cast<int>(grid_div(plan.grid, plan.launches));
+  const int threads = p.lora.groups > 0 ? plan.lora_first_threads : p.lora.runs > 0 ? plan.lora_threads : plan.threads;
   for (; p.first_tile < plan.grid; p.first_tile += each) {
     gpu.launch({plan.kernel, product.type}, p,
                {args.out.data, args.bias, args.residual.data, lora.memory.data, lora.rows.rows.data(),
                 lora.rows.runs.data(), lora.t.data, args.x.data, scratch.parts, scratch.counters},
-               {static_cast<uint32_t>(std::min(each, plan.grid - p.first_tile))},
-               static_cast<uint32_t>(plan.threads + (p.lora.runs > 0 ? 32 : 0)), static_cast<uint32_t>(memory));
+               {static_cast<uint32_t>(std::min(each, plan.grid - p.first_tile))}, static_cast<uint32_t>(threads),
+               static_cast<uint32_t>(memory));
   }
 }
 
