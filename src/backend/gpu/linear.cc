@@ -97,6 +97,7 @@ void run_library(GpuBackend& gpu, const LinearProduct& product) {
   const int64_t rows = args.x.rows, n = w.n(), k = w.k(), part = library_rows(w, type), size = info(type).block_bytes;
   const LinearLast last = last_of(args);
   const bool stored = stores_sums(args);
+  if (args.lora != nullptr) run_first_product(gpu, product);
   const int64_t sums_bytes = stored ? 0 : round_up(rows * n * size, 256);
   auto* base = static_cast<char*>(gpu.scratch().products.grow(
       static_cast<size_t>(std::max<int64_t>(1, sums_bytes + (plain ? 0 : part * k * size)))));
@@ -194,6 +195,12 @@ LinearEpilogue linear_epilogue(const LinearArgs& args) {
   return args.out.dtype == DType::kF32 ? kLinearStoreF32 : kLinearStore;
 }
 
+void run_first_product(GpuBackend& gpu, const LinearProduct& product) {
+  LoraArgs first = *product.args.lora;
+  first.products = LoraProducts::kFirst;
+  gpu.lora(first);
+}
+
 bool GpuBackend::joins_linear(int64_t rows) const {
   return rows <= (hopper_ ? int64_t{kLinearFewRows} : kPortableNormRows);
 }
@@ -216,13 +223,7 @@ void GpuBackend::linear(const LinearArgs& args) {
   if (args.x.rows == 0) return;
   const DType type = product_type(args);
   const LinearProduct product = {args, gpu_matrix(args.weight), type};
-  if (args.lora != nullptr) {
-    LoraArgs first = *args.lora;
-    first.products = LoraProducts::kFirst;
-    lora(first);
-  } else if (joined_.join_linear(args, type)) {
-    return;
-  }
+  if (args.lora == nullptr && joined_.join_linear(args, type)) return;
   first_path(*this, product, kPaths)->run(*this, product);
 }
 

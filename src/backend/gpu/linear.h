@@ -25,4 +25,7 @@ struct LinearPath {
 // What becomes of the sums (kernels/params/linear.h).
 LinearEpilogue linear_epilogue(const LinearArgs& args);
 
+// Launches the first product of a product's adapters.
+void run_first_product(GpuBackend& gpu, const LinearProduct& product);
+
 }  // namespace quire::gpu

@@ -86,4 +86,11 @@ constexpr bool tall_beats_library(const HopperLinearParams& p, bool adapted, con
   return groups * 10 >= multiprocessors * 9 && p.k >= (p.m > 160 ? 8192 : 4096);
 }
 
+// linear_tall computes the first product of its adapters where a threadgroup loads so many bytes of W for each part of
+// that product that it computes; otherwise that is a launch of its own. The parts take a while beside the loads of W,
+// and the end of the product waits for all of them. With 64 rows and eight adapters of rank 16, together against apart:
+// 4096x12288 takes 6.9 us less (768 KB for one part), 24576x4096 in two halves 6.0 us less (768 KB each for two),
+// 4096x4096 0.2 us less (256 KB for one), 6144x4096 in three 3.1 us more (128 KB each for three).
+inline constexpr int64_t kHopperLoraHidingBytes = 256 << 10;
+
 }  // namespace quire::gpu

@@ -40,6 +40,25 @@ struct LoraCase {
     adapters[2][1].a = adapters[2][0].a;
     adapters[2][1].scale = adapters[2][0].scale;
     for (int64_t i = 0; i < third; ++i) adapters[2][1].map.push_back(static_cast<int32_t>(third - 1 - i));
+    make_memory();
+    most_rank = 48;
+  }
+  // One adapter for each rank, of so many matrices side by side.
+  LoraCase(int64_t k_in, int64_t n_in, DType dtype_in, const std::vector<int64_t>& ranks, int64_t matrices)
+      : k(k_in), n(n_in), dtype(dtype_in) {
+    uint32_t seed = 10;
+    for (const int64_t rank : ranks) {
+      std::vector<Part>& adapter = adapters.emplace_back();
+      for (int64_t i = 0; i < matrices; ++i) {
+        const int64_t column = n / matrices * i, end = i + 1 < matrices ? column + n / matrices : n;
+        adapter.push_back(part(column, end - column, rank, seed += 2));
+      }
+      most_rank = std::max(most_rank, lora_padded(matrices * rank));
+    }
+    make_memory();
+  }
+
+  void make_memory() {
     std::vector<std::vector<std::byte>> images;
     for (const std::vector<Part>& adapter : adapters) {
       LoraImage image(kSites, dtype);
@@ -57,7 +76,6 @@ struct LoraCase {
     for (size_t i = 0; i < images.size(); ++i) {
       std::copy(images[i].begin(), images[i].end(), memory.begin() + static_cast<ptrdiff_t>(i) * slot_bytes);
     }
-    most_rank = 48;
   }
 
   Part part(int64_t column, int64_t columns, int64_t rank, uint32_t seed) const {
@@ -101,14 +119,19 @@ struct LoraCase {
 struct LoraMixture {
   std::vector<int32_t> slots_by_row, rows, slots;
   std::vector<LoraRun> runs;
-  int64_t num_adapted = 0;
+  int64_t num_adapted = 0, num_slots = 4;
 
-  LoraMixture(int64_t count, uint32_t seed) : slots_by_row(static_cast<size_t>(count)) {
+  // `num_slots` slots, or none, for each row.
+  LoraMixture(int64_t count, uint32_t seed, int64_t num_slots = 4)
+      : slots_by_row(static_cast<size_t>(count)), num_slots(num_slots) {
     std::mt19937 random(seed);
-    for (int32_t& slot : slots_by_row) slot = static_cast<int32_t>(random() % 5) - 1;
+    for (int32_t& slot : slots_by_row) slot = static_cast<int32_t>(random() % (num_slots + 1)) - 1;
     sort();
   }
-  explicit LoraMixture(std::vector<int32_t> by_row) : slots_by_row(std::move(by_row)) { sort(); }
+  explicit LoraMixture(std::vector<int32_t> by_row, int64_t num_slots = 4)
+      : slots_by_row(std::move(by_row)), num_slots(num_slots) {
+    sort();
+  }
 
   LoraRows list(int64_t first = 0) const { return {rows, slots, num_adapted, first, runs}; }
 
@@ -120,7 +143,7 @@ struct LoraMixture {
     std::ranges::stable_sort(rows, {}, key);
     for (const int32_t row : rows) slots.push_back(slots_by_row[static_cast<size_t>(row)]);
     num_adapted = std::ranges::count_if(slots, [](int32_t slot) { return slot >= 0; });
-    runs = list_lora_runs(slots, 4);
+    runs = list_lora_runs(slots, num_slots);
   }
 };
 

@@ -55,7 +55,7 @@ struct HopperStepAttention : HopperStep<T, D, General> {
       there = true;
       UNROLL for (int i = 0; i < D / 64; i++) v[i] = step_read(taken + lane + 32 * i);
       UNROLL for (int i = 0; i < D / 64; i++) there = there && step_has_flag(v[i], flag);
-      step_count_retry(times);
+      hopper_count_retry(times);
     } while (!simd_all(there));
     UNROLL for (int i = 0; i < D / 64; i++) {
       const uint pair = (uint)v[i];
@@ -216,7 +216,7 @@ struct HopperStepAttention : HopperStep<T, D, General> {
         UNROLL for (int b = 0; b < 4; b++) there =
             there && step_has_flag(v[b][0], flag) && step_has_flag(v[b][1], flag);
       }
-      step_count_retry(times);
+      hopper_count_retry(times);
     } while (!simd_all(there));
     float most = HOPPER_NONE;
     UNROLL for (int b = 0; b < 4; b++) {
@@ -305,7 +305,7 @@ struct HopperStepAttention : HopperStep<T, D, General> {
       step_read2(from, v);
       step_read2(from + 2, v + 2);
       UNROLL for (int i = 0; i < 4; i++) there = there && step_has_flag(v[i], flag);
-      step_count_retry(times);
+      hopper_count_retry(times);
     } while (!there);
     asm volatile(
         "st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(slot_at(s, here.slot) + value_at(row % kValueSlot, lane)),
@@ -451,7 +451,7 @@ struct HopperStepAttention : HopperStep<T, D, General> {
           step_read2(from + split * (D + 2) + d, v);
           step_read2(from + split * (D + 2) + D, v + 2);
           UNROLL for (int j = 0; j < 4; j++) there = there && step_has_flag(v[j], flag);
-          step_count_retry(times);
+          hopper_count_retry(times);
         } while (!simd_all(there));
         const float m2 = as_float((uint)v[2]), l2 = as_float((uint)v[3]);
         if (split == first) {

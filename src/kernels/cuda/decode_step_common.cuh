@@ -32,10 +32,6 @@ HOPPER_FN void step_write2(u64* to, uint first, uint second, uint flag) {
                "l"(step_entry(second, flag))
                : "memory");
 }
-// Polling this often takes seconds, so something is broken: a fault is better than a program that hangs.
-HOPPER_FN void step_count_retry(uint& times) {
-  if (++times > 20000000u) __trap();
-}
 
 // ---- positions in the ring ----
 

@@ -338,7 +338,7 @@ struct HopperStepLinear : HopperStep<T, D, General> {
           }
           UNROLL for (int i = 0; i < kAtOnce; i++) there =
               there && step_has_flag(v[i][0], flag) && step_has_flag(v[i][1], flag);
-          step_count_retry(times);
+          hopper_count_retry(times);
         } while (!simd_all(there));
         UNROLL for (int i = 0; i < kAtOnce; i++) {
           const int piece = first + i * kThreads;
@@ -384,7 +384,7 @@ struct HopperStepLinear : HopperStep<T, D, General> {
         there = there && step_has_flag(v[i], flag);
         held[i] = as_float((uint)v[i]);
       }
-      step_count_retry(times);
+      hopper_count_retry(times);
     } while (!simd_all(there));
   }
 
@@ -476,7 +476,7 @@ struct HopperStepLinear : HopperStep<T, D, General> {
           there = there && step_has_flag(v[i], flag);
           held[i] = as_float((uint)v[i]);
         }
-        step_count_retry(times);
+        hopper_count_retry(times);
       } while (!simd_all(there));
       UNROLL for (int i = 0; i < Pieces; i++) chain = fma(held[i], held[i], chain);
       const float inverse = inverse_of(s, chain, k, op.eps, row & 1);
@@ -512,7 +512,7 @@ struct HopperStepLinear : HopperStep<T, D, General> {
         }
         UNROLL for (int i = 0; i < kAtOnce; i++) there =
             there && step_has_flag(v[i][0], flag) && step_has_flag(v[i][1], flag);
-        step_count_retry(times);
+        hopper_count_retry(times);
       } while (!simd_all(there));
       UNROLL for (int i = 0; i < kAtOnce; i++) {
 #pragma unroll 1

@@ -86,6 +86,12 @@ HOPPER_FN V hopper_uniform(V v) {
   return __shfl_sync(0xffffffffu, v, 0);
 }
 
+// For loops that poll. Polling this often takes seconds, so something is broken: a fault is better than a program that
+// hangs.
+HOPPER_FN void hopper_count_retry(uint& times) {
+  if (++times > 20000000u) __trap();
+}
+
 // ---- mbarriers, and copies that complete on them ----
 
 HOPPER_FN void hopper_barrier_init(uint barrier, int count) {

@@ -7,7 +7,7 @@
 // threadgroup computes up to XB rows of x by WB rows of W (gated: WB / 2 of gate and the matching WB / 2 of up), chosen
 // so that one product fills the GPU. A pair of threadgroups (a cluster) shares W: each loads half of it, and TMA
 // multicasts it to both. x is divided between the two of a pair, and between several pairs where that is not enough.
-// One warp issues the loads, the others multiply; with adapters, one more warp brings what they add.
+// One warp issues the loads, the others multiply; with adapters, more warps bring what they add.
 //
 // Upright: x is wgmma's 64-row operand, W its columns. Across (64 rows of W, 128 of x): the other way round, so that
 // each loaded row of W is multiplied with 128 rows of x; a stage then has 64 k, so that more stages are in flight. Wide
@@ -47,7 +47,8 @@ HOPPER_FN void hopper_tall_copy_to_pair(uint to, const HopperTensorMap* map, int
 // PAIR: two threadgroups share WB rows of W.
 template <typename T, int WB, int XB, bool PAIR>
 struct HopperLinearTall {
-  static constexpr bool kAcross = XB == 128 && WB == 64, kWide = WB > 64;
+  static constexpr bool kAcross = XB == 128 && WB == 64, kWide = WB > 64,
+                        kMoreWarps = hopper_tall_has_more_warps(WB, XB);
   enum {
     kDeep = hopper_tall_deep(WB, XB),  // units of 64 k in a stage
     kDepth = 64 * kDeep,
@@ -63,7 +64,8 @@ struct HopperLinearTall {
     kBefore = kWide     ? 1
               : kAcross ? kWarpRows
                         : WB / 4,
-    kItems = hopper_tall_lora_items(WB)
+    kItems = hopper_tall_lora_items(WB),
+    kBringer = 4 * kGroups + 1  // the first of the warps that are only there with adapters
   };
   static_assert(!kWide || !PAIR, "pairs have narrow tiles");
   static_assert(hopper_tall_most_stages(WB, XB) * 16 <= kRing &&
@@ -102,8 +104,8 @@ struct HopperLinearTall {
       hopper_box_copy(stage + kDeep * kW + i * kX, &p.x, k + 64 * i, at.row, 0, barrier);
     }
   }
-  // All lanes run the loop, one issues the loads. W is requested while the preceding launch still runs, x after it, but
-  // for the first product of adapters: x was there before that began.
+  // All lanes run the loop, one issues the loads. W is requested while the preceding launch still runs, x after it; but
+  // if the preceding one is the first product of adapters, x was there before that began.
   HOPPER_FN void produce(const HopperTallParams& p, const Place& at, uint base, int stages) {
     const int first = min(stages, p.stages);
     const uint bytes = kDeep * (at.width + at.rows) * 128;
@@ -384,23 +386,54 @@ struct HopperLinearTall {
 
   HOPPER_FN auto lora_tile(const HopperTallParams& p, const Place& at, const HopperLoraMemory& m, unsigned char* ring) {
     auto column = output_column(p.linear, at);
-    return HopperLoraTile<T, kItems, 128 * kGroups, decltype(column)>{
+    return HopperLoraTile<T, kItems, decltype(column)>{
         p.lora, m, (LoraRoom*)(ring + p.stages * kStage), at.row, end_of(p.linear, at), at.width / 4, column};
   }
-  // The warp that brings the adapters' parts while the others load and multiply.
-  HOPPER_FN void bring_adapters(const HopperTallParams& p, const Place& at, const HopperLoraMemory& m,
-                                unsigned char* ring) {
-    const int lane = (int)threadIdx.x & 31;
+  // The warps that are only there with adapters: one brings what they add, and four compute the first product, where
+  // the launch does that. All of them help to add.
+  HOPPER_FN void assist(const HopperTallParams& p, const Place& at, const HopperLoraMemory& m,
+                        const HopperLoraScratch& to, const T* x, unsigned char* ring) {
     auto tile = lora_tile(p, at, m, ring);
+    if (hopper_uniform(threadIdx.x >> 5) == kBringer) {
+      bring_adapters(p, tile, m, to);
+    } else {
+      run_first(p, m, to, x, hopper_uniform((int)threadIdx.x >> 5) - (kBringer + 1));
+    }
+    sync_adders();
+    add_together(p, tile, ring);
+    asm volatile("bar.arrive 4, %0;" ::"r"(adders()) : "memory");
+    if (p.lora.groups > 0 && threadIdx.x == kBringer * 32) HopperLoraFirst<T>{p.lora, m, to}.leave();
+  }
+  template <typename Tile>
+  HOPPER_FN void bring_adapters(const HopperTallParams& p, Tile& tile, const HopperLoraMemory& m,
+                                const HopperLoraScratch& to) {
+    const int lane = (int)threadIdx.x & 31;
     bool rest = tile.prepare_runs(lane, 32);
     __syncwarp();
     rest = __any_sync(0xffffffffu, tile.prepare_items(lane, 32) || rest);
     if (lane == 0 && p.lora.room != 0) tile.room->rest = rest;
     ptx_grid_wait();
+    if (p.lora.groups > 0) HopperLoraFirst<T>{p.lora, m, to}.await();
     tile.request_t(lane, 32);
     tile.await();
-    __threadfence_block();
-    asm volatile("bar.arrive 2, %0;" ::"n"(128 * kGroups + 32) : "memory");
+  }
+  // The threadgroup's share of the first product, by four warps.
+  HOPPER_FN void run_first(const HopperTallParams& p, const HopperLoraMemory& m, const HopperLoraScratch& to,
+                           const T* x, int warp) {
+    __shared__ float4 sums[3][2][32];
+    HopperLoraFirst<T>{p.lora, m, to}.run(warp, x, p.linear.x_stride, p.linear.m, p.linear.k, sums);
+  }
+  // The threads that add: all but the warp that loads.
+  HOPPER_FN int adders() {
+    return (int)blockDim.x - 32;
+  }
+  HOPPER_FN void sync_adders() {
+    asm volatile("bar.sync 2, %0;" ::"r"(adders()) : "memory");
+  }
+  template <typename Tile>
+  HOPPER_FN void add_together(const HopperTallParams& p, Tile& tile, unsigned char* ring) {
+    const int thread = (int)threadIdx.x - (threadIdx.x < 128 * kGroups ? 0 : 32);
+    tile.add((T*)ring, kSumsStride, p.lora.room == 0 || tile.room->rest != 0, thread, adders());
   }
   HOPPER_FN void run_adapted(float (&acc)[kSums], const HopperTallParams& p, const Place& at, void* out,
                              const float* bias, const float* residual, const HopperLoraMemory& m, uint base,
@@ -408,15 +441,15 @@ struct HopperLinearTall {
     const HopperLinearParams& l = p.linear;
     T* sums = (T*)ring;
     auto tile = lora_tile(p, at, m, ring);
-    // Like x, the residual was complete before the first product of adapters began.
+    if (p.lora.early == 0) ptx_grid_wait();  // or the launch of the first product has waited for the residual
     float2 before[kBefore];
     if (!kWide && l.epilogue == kHopperResidual) load_residual(l, at, before, residual);
     multiply(acc, p, base, stages);
     ptx_grid_wait();
     keep_sums(acc, l, at, bias, sums);
-    asm volatile("bar.sync 2, %0;" ::"n"(128 * kGroups + 32) : "memory");
-    tile.add(sums, kSumsStride, p.lora.room == 0 || tile.room->rest != 0);
-    sync_multipliers();
+    sync_adders();
+    add_together(p, tile, ring);
+    asm volatile("bar.sync 4, %0;" ::"r"(adders()) : "memory");
     finish_rows(before, l, at, out, sums);
   }
 
@@ -435,7 +468,7 @@ struct HopperLinearTall {
   }
 
   HOPPER_FN void run(const HopperTallParams& p, void* out, const float* bias, const float* residual,
-                     const HopperLoraMemory& adapters) {
+                     const HopperLoraMemory& adapters, const HopperLoraScratch& to, const T* x) {
     extern __shared__ __align__(128) unsigned char shared[];
     ptx_grid_release();
     const uint start = ptx_shared_address(shared), base = (start + 1023) & ~1023u;
@@ -456,9 +489,13 @@ struct HopperLinearTall {
       return sync_end();
     }
     unsigned char* ring = shared + (base - start) + kRing;
-    if (hopper_uniform(threadIdx.x >> 5) == 4 * kGroups + 1) {
-      bring_adapters(p, at, adapters, ring);
+    if (hopper_uniform(threadIdx.x >> 5) >= kBringer) {
+      assist(p, at, adapters, to, x, ring);
       return sync_end();
+    }
+    // Without more warps, multiplying ones compute the first product, while they have no sums.
+    if constexpr (!kMoreWarps) {
+      if (p.lora.groups > 0 && threadIdx.x < 128) run_first(p, adapters, to, x, hopper_uniform((int)threadIdx.x >> 5));
     }
     float acc[kSums];
     UNROLL for (int i = 0; i < kSums; i++) acc[i] = 0.0f;
@@ -475,12 +512,13 @@ struct HopperLinearTall {
   }
 };
 
-#define HOPPER_LINEAR_TALL(types, T, name, wb, xb, pair, cluster)                                                \
-  extern "C" __global__ void __launch_bounds__(hopper_tall_threads(wb, xb) + 32)                                 \
-      cluster hopper_linear_##types##_tall_##name(const __grid_constant__ HopperTallParams p, void* out,         \
-                                                  const float* bias, const float* residual, const uchar* memory, \
-                                                  const int* rows, const LoraRunParams* runs, const float* t) {  \
-    HopperLinearTall<T, wb, xb, pair>::run(p, out, bias, residual, {memory, rows, runs, t});                     \
+#define HOPPER_LINEAR_TALL(types, T, name, wb, xb, pair, cluster)                                                     \
+  extern "C" __global__ void __launch_bounds__(hopper_tall_lora_threads(wb, xb, true))                                \
+      cluster hopper_linear_##types##_tall_##name(const __grid_constant__ HopperTallParams p, void* out,              \
+                                                  const float* bias, const float* residual, const uchar* memory,      \
+                                                  const int* rows, const LoraRunParams* runs, float* t, const T* x,   \
+                                                  float* parts, uint* counters) {                                     \
+    HopperLinearTall<T, wb, xb, pair>::run(p, out, bias, residual, {memory, rows, runs, t}, {t, parts, counters}, x); \
   }
 #define HOPPER_LINEAR_TALLS(types, T)                                             \
   HOPPER_LINEAR_TALL(types, T, n16, 16, 64, false, )                              \

@@ -7,10 +7,8 @@
 
 // ---- the first product ----
 
-// A cluster takes a run of rows and 16 ranks. K is divided among its 32 warps in whole units of 64, so that the order
-// of sums follows from K alone: each warp is one chain of k16 steps, and the chains are added in the order of their k.
-// The result is scaled. Grid: (runs * kHopperLoraCluster, ranks / 16). REQUIRES: K is a multiple of 16, rows of x begin
-// on 4 bytes.
+// A cluster takes a run of rows and 16 ranks, and each of its threadgroups a part of K (kernels/cuda/lora_first.cuh).
+// Grid: (runs * kHopperLoraCluster, ranks / 16). REQUIRES: K is a multiple of 16, rows of x begin on 4 bytes.
 //
 // Operands go to registers directly. So a threadgroup needs little shared memory, and the next launch, a product that
 // fills almost all of it, runs beside this one: it may begin as soon as x is there, and only its epilogue waits for t.
@@ -18,8 +16,6 @@ template <typename T>
 struct HopperLoraShrink {
   enum {
     kWarps = kLoraThreads / 32,
-    kUnit = 64,
-    kSteps = 8,  // of k16 whose operands are loaded together
     kSums = kLoraRows * kLoraGroup,
     kOwn = kSums / kHopperLoraCluster  // sums that a threadgroup adds up
   };
@@ -36,66 +32,19 @@ struct HopperLoraShrink {
     ptx_grid_wait();
     ptx_grid_release();
   }
-  // Lane 4 g + t passes elements (g, 2 t) and (g, 2 t + 1) of an 8x8 matrix and gets (2 t, g) and (2 t + 1, g).
-  HOPPER_FN uint transposed(uint pair) {
-    uint r;
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(pair));
-    return r;
-  }
-  // The row of x and t that is row i of the run; -1 if this call does not have it.
-  HOPPER_FN int row_of(const LoraParams& p, const LoraRunParams& run, const int* rows, int i) {
-    const int row = i < run.count ? rows[run.first + i] - p.first : -1;
-    return row < p.rows ? row : -1;
-  }
   HOPPER_FN void run(const LoraParams& p, float* out, const T* x, const uchar* memory, const int* rows,
                      const LoraRunParams* runs) {
     __shared__ Smem sm;
-    const int warp = (int)threadIdx.x >> 5, lane = (int)threadIdx.x & 31, group = (int)blockIdx.y * kLoraGroup;
+    const int warp = (int)threadIdx.x >> 5, lane = (int)threadIdx.x & 31, first = (int)blockIdx.y * kLoraGroup;
     const int rank = (int)hopper_cluster_rank();
-    const LoraRunParams run = runs[blockIdx.x / kHopperLoraCluster];
-    LoraSiteParams site;
-    site.rank = 0;
-    const uchar* slot = memory + run.slot * p.slot_bytes;
-    if (run.slot >= 0) site = ((const LoraSiteParams*)slot)[p.site];
-    if (group >= site.rank) return begin();  // the same in all threadgroups of a cluster
-    const int units = (p.k + kUnit - 1) / kUnit, each = (units + 32 - 1) / 32;
-    const int first = min((rank * kWarps + warp) * each, units) * kUnit, end = min(first + each * kUnit, p.k);
-    // The lane's elements of A, which is stored as [K][16], and of its rows of x; null where there is no such row.
-    const int g = lane >> 2, pair = (lane & 3) * 2;
-    const T* a = (const T*)(slot + site.a) + (i64)group * p.k + g * kLoraGroup + pair;
-    const int low = row_of(p, run, rows, g), high = row_of(p, run, rows, g + 8);
-    const T* of_row[2] = {low >= 0 ? x + low * p.x_stride + pair : nullptr,
-                          high >= 0 ? x + high * p.x_stride + pair : nullptr};
-    const float scale = ((const float*)(slot + site.scales))[group + (threadIdx.x + rank * kOwn) % kLoraGroup];
-#pragma unroll 1
-    for (int k = first + 16 * kSteps + lane * 4; k < end; k += 128) {
-      asm volatile("prefetch.global.L2 [%0];" ::"l"((const T*)(slot + site.a) + (i64)(group + k) * kLoraGroup));
-    }
-    if (first >= end) begin();
+    const auto group =
+        HopperLoraGroup<T>::find(memory, p.slot_bytes, p.site, runs[blockIdx.x / kHopperLoraCluster], first, p.k);
+    if (group.a == nullptr) return begin();  // the same in all threadgroups of a cluster
+    const int low = group.row_of(rows, lane >> 2, p.first, p.rows);
+    const int high = group.row_of(rows, (lane >> 2) + 8, p.first, p.rows);
+    const float scale = group.scales[(threadIdx.x + rank * kOwn) % kLoraGroup];
     float acc[2][4] = {};
-#pragma unroll 1
-    for (int k = first; k < end; k += 16 * kSteps) {
-      uint of_a[kSteps][4], of_x[kSteps][4];
-      UNROLL for (int s = 0; s < kSteps; s++) {
-        UNROLL for (int i = 0; i < 4; i++) {
-          const T* from = a + (i64)(k + 16 * s + 8 * (i & 1)) * kLoraGroup + 8 * (i >> 1);
-          of_a[s][i] = k + 16 * s < end ? *(const uint*)from : 0;
-        }
-      }
-      if (k == first) begin();  // the first part of A was requested before the preceding launch ended
-      UNROLL for (int s = 0; s < kSteps; s++) {
-        UNROLL for (int i = 0; i < 4; i++) {
-          const T* from = of_row[i & 1];
-          const bool here = from != nullptr && k + 16 * s < end;
-          of_x[s][i] = here ? __ldcg((const uint*)(from + k + 16 * s + 8 * (i >> 1))) : 0;
-        }
-      }
-      UNROLL for (int s = 0; s < kSteps; s++) {
-        UNROLL for (int n = 0; n < 2; n++) {
-          hopper_mma<T>(acc[n], of_x[s], transposed(of_a[s][2 * n]), transposed(of_a[s][2 * n + 1]));
-        }
-      }
-    }
+    HopperLoraChain<T>::of(rank * kWarps + warp, p.k).add_up(acc, group.a, x, p.x_stride, low, high, [] { begin(); });
     UNROLL for (int i = 0; i < 8; i++) {
       const int row = (lane >> 2) + 8 * ((i >> 1) & 1), column = (lane & 3) * 2 + (i & 1) + 8 * (i >> 2);
       sm.parts[warp][row * kLoraGroup + column] = acc[i >> 2][i & 3];
@@ -107,7 +56,7 @@ struct HopperLoraShrink {
     }
     cluster_sync();
     if ((int)threadIdx.x < kOwn) {
-      const int i = rank * kOwn + (int)threadIdx.x, row = row_of(p, run, rows, i / kLoraGroup);
+      const int i = rank * kOwn + (int)threadIdx.x, row = group.row_of(rows, i / kLoraGroup, p.first, p.rows);
       float parts[kHopperLoraCluster];
       UNROLL for (int r = 0; r < kHopperLoraCluster; r++) {
         asm volatile("ld.shared::cluster.f32 %0, [%1];"
@@ -116,7 +65,7 @@ struct HopperLoraShrink {
       }
       float sum = parts[0];
       UNROLL for (int r = 1; r < kHopperLoraCluster; r++) sum += parts[r];
-      if (row >= 0) out[(i64)row * p.t_stride + group + i % kLoraGroup] = sum * scale;
+      if (row >= 0) out[(i64)row * p.t_stride + first + i % kLoraGroup] = sum * scale;
     }
     cluster_sync();  // no threadgroup exits while another reads its sums
   }
@@ -152,7 +101,7 @@ struct HopperLoraFinish {
     const auto output_column = [=](int column) {
       return gated && column >= width ? half_n + first + column - width : first + column;
     };
-    HopperLoraTile<T, kHopperLoraItems, kThreads, decltype(output_column)> tile = {
+    HopperLoraTile<T, kHopperLoraItems, decltype(output_column)> tile = {
         p.lora,       m,       (HopperLoraRoom<T, kHopperLoraItems>*)(shared + kRows * kStride * 2),
         first_row,    end_row, kColumns / 4,
         output_column};
@@ -176,7 +125,7 @@ struct HopperLoraFinish {
     }
     tile.await();
     const bool rest = __syncthreads_or(some) != 0;
-    tile.add(sums, kStride, rest);
+    tile.add(sums, kStride, rest, (int)threadIdx.x, kThreads);
     __syncthreads();
 #pragma unroll 1
     for (int i = (int)threadIdx.x; i < kRows * width / 2; i += kThreads) {

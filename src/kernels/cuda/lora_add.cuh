@@ -5,20 +5,11 @@
 // An item is four columns of a tile and the rows of a run. What the first ITEMS of them need is copied to shared memory
 // while the kernel's main loop runs, best by a warp that does nothing else: first what the runs' adapters have for this
 // linear, which takes three loads that depend on each other, for all runs at once, and then the parts of B. Then
-// THREADS threads add, each to every THREADS-th item. The code of the usual case is short, because an epilogue is
+// all threads add that have nothing else to do. The code of the usual case is short, because an epilogue is
 // executed once per launch, and takes about as long as its instructions take to arrive.
 #pragma once
 
-#include "kernels/cuda/hopper.cuh"
-#include "kernels/params/lora.h"
-
-// What the adapters of a step are read from.
-struct HopperLoraMemory {
-  const uchar* memory;        // of the slots
-  const int* rows;            // of the step, those of a run together
-  const LoraRunParams* runs;  // empty ones last
-  const float* t;             // the first product, scaled
-};
+#include "kernels/cuda/lora_first.cuh"
 
 // Rows of t follow it (p.staged_ranks).
 template <typename T, int ITEMS>
@@ -36,7 +27,9 @@ struct alignas(16) HopperLoraRoom {
     short count, rank;
     int first;
   };
-  T b[ITEMS][kLoraGroup][4];               // [item][rank][column]
+  // [rank][item][column]: threads with neighbouring items read neighbouring places. With the ranks of an item together,
+  // a warp's reads of one rank would all be in the same two banks.
+  T b[kLoraGroup][ITEMS][4];
   int places[kHopperLoraRuns][kLoraRows];  // [run][row]: rows of the tile, or -1
   Slice slices[kHopperLoraRuns][kHopperLoraSlices];
   Run runs[kHopperLoraRuns];
@@ -48,7 +41,7 @@ static_assert(sizeof(HopperLoraRoom<bfloat, kHopperLoraItems>) == hopper_lora_ro
 
 // The columns of a tile with the rows [first_row, end_row). `output_column` tells which column of the
 // output a column of the tile is; four neighbours that begin at a multiple of four stay neighbours.
-template <typename T, int ITEMS, int THREADS, typename Columns>
+template <typename T, int ITEMS, typename Columns>
 struct HopperLoraTile {
   const HopperLoraParams& p;
   const HopperLoraMemory& m;
@@ -127,7 +120,7 @@ struct HopperLoraTile {
         const T* from = column_of(slice.b, slice.rank, at);
 #pragma unroll 4
         for (int j = 0; j < slice.rank; j++) {
-          asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(ptx_shared_address(room->b[item][j])),
+          asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(ptx_shared_address(room->b[j][item])),
                        "l"(from + j * kLoraGroup)
                        : "memory");
         }
@@ -152,52 +145,57 @@ struct HopperLoraTile {
   }
 
   // REQUIRES: all sums, and what has been requested, are there. `rest`: what the preparing functions told any thread.
-  __device__ __forceinline__ void add(T* sums, int stride, bool rest) {
+  // Threads take four rows of an item at a time.
+  __device__ __forceinline__ void add(T* sums, int stride, bool rest, int thread, int threads) {
     if (p.room != 0) {
+      const int items = min(p.runs * quads, (int)ITEMS);
+      int item = thread, row = 0;
 #pragma unroll 1
-      for (int item = (int)threadIdx.x; item < min(p.runs * quads, (int)ITEMS); item += THREADS) {
-        add_item(item, sums + item % quads * 4, stride);
+      while (true) {
+#pragma unroll 1
+        for (; item >= items; row += 4) item -= items;
+        if (row >= kLoraRows) break;
+        add_four_rows(item, row, sums + item % quads * 4, stride);
+        item += threads;
       }
     }
-    if (rest) add_rest(*this, sums, stride);  // by value, so that the members stay in registers
+    if (rest) add_rest(*this, sums, stride, thread, threads);  // by value, so that the members stay in registers
   }
 
  private:
-  __device__ __forceinline__ void add_item(int item, T* sums, int stride) {
+  __device__ __forceinline__ void add_four_rows(int item, int row, T* sums, int stride) {
+    const typename HopperLoraRoom<T, ITEMS>::Item own = room->items[item];
+    if (row >= own.count) return;
     const float* t = p.staged_ranks > 0 ? (const float*)(room + 1) : m.t + first_row * p.t_stride;
     const int t_stride = p.staged_ranks > 0 ? p.staged_ranks : (int)p.t_stride;
-    const typename HopperLoraRoom<T, ITEMS>::Item own = room->items[item];
-    const T(*b)[4] = room->b[item];
-    const int* places = room->places[item / quads];
+    const T* b = room->b[0][item];
+    const int* places = room->places[item / quads] + row;
+    int place[4];
+    const float* left[4];
+    float acc[4][4] = {};
+    UNROLL for (int r = 0; r < 4; r++) {
+      place[r] = places[r];
+      left[r] = t + max(place[r], 0) * t_stride + own.first;
+    }
 #pragma unroll 1
-    for (int i = 0; i < own.count; i += 4) {
-      int place[4];
-      const float* left[4];
-      float acc[4][4] = {};
-      UNROLL for (int r = 0; r < 4; r++) {
-        place[r] = places[i + r];
-        left[r] = t + max(place[r], 0) * t_stride + own.first;
-      }
-#pragma unroll 1
-      for (int j = 0; j < own.rank; j += 4) {
-        float4 four[4];
-        UNROLL for (int r = 0; r < 4; r++) four[r] = *(const float4*)(left[r] + j);
-        UNROLL for (int e = 0; e < 4; e++) {
-          const uint2 packed = *(const uint2*)b[j + e];
-          const float v[4] = {low_of(packed.x), high_of(packed.x), low_of(packed.y), high_of(packed.y)};
-          UNROLL for (int r = 0; r < 4; r++) {
-            const float with = e == 0 ? four[r].x : e == 1 ? four[r].y : e == 2 ? four[r].z : four[r].w;
-            UNROLL for (int c = 0; c < 4; c++) acc[r][c] = fma(with, v[c], acc[r][c]);
-          }
+    for (int j = 0; j < own.rank; j += 4) {
+      float4 four[4];
+      UNROLL for (int r = 0; r < 4; r++) four[r] = *(const float4*)(left[r] + j);
+      UNROLL for (int e = 0; e < 4; e++) {
+        const uint2 packed = *(const uint2*)(b + (j + e) * (4 * ITEMS));
+        const float v[4] = {low_of(packed.x), high_of(packed.x), low_of(packed.y), high_of(packed.y)};
+        UNROLL for (int r = 0; r < 4; r++) {
+          const float with = e == 0 ? four[r].x : e == 1 ? four[r].y : e == 2 ? four[r].z : four[r].w;
+          UNROLL for (int c = 0; c < 4; c++) acc[r][c] = fma(with, v[c], acc[r][c]);
         }
       }
-      UNROLL for (int r = 0; r < 4; r++) {
-        if (place[r] < 0) continue;
-        uint2* y = (uint2*)(sums + place[r] * stride);
-        const uint2 before = *y;
-        *y = make_uint2(hopper_pack<T>(low_of(before.x) + acc[r][0], high_of(before.x) + acc[r][1]),
-                        hopper_pack<T>(low_of(before.y) + acc[r][2], high_of(before.y) + acc[r][3]));
-      }
+    }
+    UNROLL for (int r = 0; r < 4; r++) {
+      if (place[r] < 0) continue;
+      uint2* y = (uint2*)(sums + place[r] * stride);
+      const uint2 before = *y;
+      *y = make_uint2(hopper_pack<T>(low_of(before.x) + acc[r][0], high_of(before.x) + acc[r][1]),
+                      hopper_pack<T>(low_of(before.y) + acc[r][2], high_of(before.y) + acc[r][3]));
     }
   }
   static __device__ __forceinline__ float low_of(uint pair) {
@@ -208,11 +206,11 @@ struct HopperLoraTile {
   }
 
   // Whatever add() leaves: many runs, large ranks, ranks and columns at odd places.
-  static __device__ __noinline__ void add_rest(HopperLoraTile tile, T* sums, int stride) {
-    tile.add_others(sums, stride);
+  static __device__ __noinline__ void add_rest(HopperLoraTile tile, T* sums, int stride, int thread, int threads) {
+    tile.add_others(sums, stride, thread, threads);
   }
-  __device__ __forceinline__ void add_others(T* sums, int stride) {
-    for (int item = (int)threadIdx.x; item < p.runs * quads; item += THREADS) {
+  __device__ __forceinline__ void add_others(T* sums, int stride, int thread, int threads) {
+    for (int item = thread; item < p.runs * quads; item += threads) {
       const LoraRunParams run = m.runs[item / quads];
       if (run.slot < 0) return;
       typename HopperLoraRoom<T, ITEMS>::Item own = {};

@@ -64,7 +64,7 @@ enum { kHopperLoraFinishThreads = 128 };
 enum { kHopperLoraFinishMemory = 64 * 72 * 2 + hopper_lora_room(kHopperLoraItems) };
 
 // Of wb rows of W and xb of x: 64s of k in a stage and its bytes, stages of a ring of 200 to 220 KB, the warpgroups
-// that multiply, threads (with adapters 32 more), and parts of the second product of adapters that have shared memory:
+// that multiply, threads, and parts of the second product of adapters that have shared memory:
 // those of eight runs of rows.
 constexpr int hopper_tall_deep(int wb, int xb) {
   return wb > 64 || xb > 64 ? 1 : 2;
@@ -80,6 +80,14 @@ constexpr int hopper_tall_groups(int wb, int xb) {
 }
 constexpr int hopper_tall_threads(int wb, int xb) {
   return 128 * hopper_tall_groups(wb, xb) + 32;
+}
+// With adapters there is one warp more, which brings them, and if the launch computes their first product four more for
+// that, where they have registers beside the sums.
+constexpr bool hopper_tall_has_more_warps(int wb, int xb) {
+  return hopper_tall_groups(wb, xb) == 1 && wb <= 192;
+}
+constexpr int hopper_tall_lora_threads(int wb, int xb, bool first) {
+  return hopper_tall_threads(wb, xb) + 32 + (first && hopper_tall_has_more_warps(wb, xb) ? 128 : 0);
 }
 constexpr int hopper_tall_lora_items(int wb) {
   return wb > 64 ? 2 * wb : int{kHopperLoraItems};

@@ -47,11 +47,20 @@ struct LoraParams {
 // ---- sm_90a (kernels/cuda/lora.cuh) ----
 
 enum {
-  kHopperLoraCluster = 8,  // threadgroups of the first product that share a run of rows
-  kHopperLoraRuns = 32,    // runs of rows for which there is shared memory,
-  kHopperLoraSlices = 4,   // and slices that an adapter has for one linear
-  kHopperLoraItems = 128   // parts of a tile of the second product: four columns of a run of rows
+  kHopperLoraCluster = 8,    // threadgroups of the first product that share a run of rows
+  kHopperLoraRuns = 32,      // runs of rows for which there is shared memory,
+  kHopperLoraSlices = 4,     // and slices that an adapter has for one linear
+  kHopperLoraMostItems = 4,  // of the first product, where the threadgroups of a linear share them
+  kHopperLoraItems = 128     // parts of a tile of the second product: four columns of a run of rows
 };
+// What the first product has beside t where it is a part of a linear, for so many groups of 16 ranks of a run: the sums
+// of its parts, and counters (kernels/cuda/lora_first.cuh).
+constexpr i64 hopper_lora_first_floats(int groups) {
+  return i64{groups} * (int{kHopperLoraCluster} * int{kLoraRows} * int{kLoraGroup});
+}
+constexpr int hopper_lora_first_counters(int groups) {
+  return 2 + groups;
+}
 // Bytes that so many parts have in shared memory.
 constexpr int hopper_lora_room(int items) {
   const int runs = kHopperLoraRuns;
@@ -67,4 +76,5 @@ struct HopperLoraParams {
   int room;          // 1: the kernel has hopper_lora_room() bytes for it
   int staged_ranks;  // behind that, this many elements for each row of the tile; 0: none
   int early;         // 1: what precedes the launch of the first product has ended when this launch begins
+  int groups;        // > 0: this launch computes the first product itself, in so many groups of 16 ranks
 };

@@ -40,6 +40,20 @@ HopperLoraParams params_of(const LoraArgs* lora) {
   return p;
 }
 
+// Where linear_tall computes the first product itself: the sums of its parts, and counters.
+struct LoraScratch {
+  void *parts = nullptr, *counters = nullptr;
+};
+LoraScratch join_first_product(GpuBackend& gpu, const HopperTallPlan& plan, int k, const LoraArgs& lora,
+                               HopperLoraParams& p) {
+  const auto groups = static_cast<int>(grid_div(lora.rank, kLoraGroup));
+  if (!hopper_tall_joins_lora(plan, k, p.runs, groups)) return {};
+  p.groups = groups;
+  const auto floats = static_cast<size_t>(hopper_lora_first_floats(p.runs * groups));
+  const auto counters = static_cast<size_t>(hopper_lora_first_counters(p.runs * groups));
+  return {gpu.scratch().products.grow(floats * sizeof(float)), gpu.scratch().arrivals.grow(counters * sizeof(int32_t))};
+}
+
 // Bytes of shared memory of linear_tall, with the adapters' parts of a tile where there is room for them. A wide tile
 // has fewer stages then.
 int tall_memory(HopperTallParams& p, const HopperTallPlan& plan, const LoraArgs* lora) {
@@ -109,20 +123,25 @@ void run_tall(GpuBackend& gpu, const LinearProduct& product) {
   HopperTallParams p = {};
   p.linear = params_of(product);
   p.lora = params_of(args.lora);
-  p.lora.early = p.lora.runs > 0;  // GpuBackend::linear() launches the first product right before this
   p.rows = plan.rows;
   p.layers = plan.layers;
   p.width = plan.w_rows;
   const LoraArgs none, &lora = args.lora != nullptr ? *args.lora : none;
+  const LoraScratch scratch = join_first_product(gpu, plan, p.linear.k, lora, p.lora);
+  if (p.lora.runs > 0 && p.lora.groups == 0) {
+    run_first_product(gpu, product);
+    p.lora.early = 1;
+  }
   const int memory = tall_memory(p, plan, args.lora);
   QUIRE_CHECK(map_operands(gpu, product, plan, p), "tall_serves() has mapped these operands");
   const int each = static_cast<int>(grid_div(plan.grid, plan.launches));
+  const int threads = p.lora.groups > 0 ? plan.lora_first_threads : p.lora.runs > 0 ? plan.lora_threads : plan.threads;
   for (; p.first_tile < plan.grid; p.first_tile += each) {
     gpu.launch({plan.kernel, product.type}, p,
                {args.out.data, args.bias, args.residual.data, lora.memory.data, lora.rows.rows.data(),
-                lora.rows.runs.data(), lora.t.data},
-               {static_cast<uint32_t>(std::min(each, plan.grid - p.first_tile))},
-               static_cast<uint32_t>(plan.threads + (p.lora.runs > 0 ? 32 : 0)), static_cast<uint32_t>(memory));
+                lora.rows.runs.data(), lora.t.data, args.x.data, scratch.parts, scratch.counters},
+               {static_cast<uint32_t>(std::min(each, plan.grid - p.first_tile))}, static_cast<uint32_t>(threads),
+               static_cast<uint32_t>(memory));
   }
 }
 

@@ -140,6 +140,8 @@ HopperTallPlan hopper_tall_plan(const HopperLinearParams& p, bool adapted, int m
     plan.grid = grid;
     plan.launches = launches;
     plan.threads = hopper_tall_threads(tile.w_rows, tile.x_rows);
+    plan.lora_threads = hopper_tall_lora_threads(tile.w_rows, tile.x_rows, false);
+    plan.lora_first_threads = hopper_tall_lora_threads(tile.w_rows, tile.x_rows, true);
     plan.stages = hopper_tall_most_stages(tile.w_rows, tile.x_rows);
     plan.fewest_stages = wide ? int{kHopperTallFewestStages} : plan.stages - 1;
     plan.stage_bytes = hopper_tall_stage_bytes(tile.w_rows, tile.x_rows);
@@ -153,6 +155,13 @@ HopperTallPlan hopper_tall_plan(const HopperLinearParams& p, bool adapted, int m
     break;
   }
   return plan;
+}
+
+bool hopper_tall_joins_lora(const HopperTallPlan& plan, int k, int64_t runs, int groups_of_ranks) {
+  const int64_t items = runs * groups_of_ranks * kHopperLoraCluster;
+  if (items == 0 || plan.launches != 1 || items > int64_t{kHopperLoraMostItems} * plan.grid) return false;
+  const int64_t each = (items + plan.grid - 1) / plan.grid, bytes = int64_t{k} * plan.w_rows * 2;
+  return each * kHopperLoraHidingBytes <= bytes;
 }
 
 // Two threadgroups share a multiprocessor wherever they fit, so that the next launch's weights are on their way while

@@ -28,6 +28,7 @@ struct HopperTallPlan {
   bool beats_library = false;
   int grid = 0;  // threadgroups of all launches
   int launches = 1, threads = 0;
+  int lora_threads = 0, lora_first_threads = 0;        // with adapters; and if they compute the first product
   int stages = 0, fewest_stages = 0, stage_bytes = 0;  // of the ring, which gives up some for adapters
   int lora_items = 0;                                  // parts of adapters that there may be memory for
   int rows = 0;                                        // of x in a threadgroup: the box of x's tensor map
@@ -39,6 +40,9 @@ struct HopperTallPlan {
 inline constexpr int kHopperTallBeside = 2048;  // bytes of shared memory beside the ring: barriers, and alignment
 // `adapted`: adapters are added to the sums.
 HopperTallPlan hopper_tall_plan(const HopperLinearParams& p, bool adapted, int multiprocessors);
+// Whether it computes the first product of so many runs of rows, in groups of 16 ranks, as well. All threadgroups must
+// run at the same time, because they wait for each other; and it must be faster.
+bool hopper_tall_joins_lora(const HopperTallPlan& plan, int k, int64_t runs, int groups_of_ranks);
 
 // linear_quantised. Fills in what follows from `linear` and `weight`.
 HopperLinearPlan hopper_quantised_plan(HopperQuantisedParams& p, int multiprocessors);
