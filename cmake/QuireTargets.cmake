@@ -261,9 +261,10 @@ option(QUIRE_CORE_TESTS_ONLY "Leave out the tests that are not labelled core" OF
 set(QUIRE_TEST_PREFIX "" CACHE STRING "Goes in front of each test's name (for example asan_), and is a label too")
 add_custom_target(quire_sanitized COMMENT "What the sanitizer builds are for: core tests and fuzz targets")
 
-# quire_test(base SOURCES a_test.cc DEPS ... [LABELS core] [THREADED filter] [OPTIMISED] [COST s] [PROGRAM all]): the executable
-# quire_<name>_tests, one ctest entry. The label "core" marks what the sanitizer builds run; the target quire_sanitized
-# builds those. ThreadSanitizer's build has only the tests that start threads: THREADED, with gtest's filter for them.
+# quire_test(base SOURCES a_test.cc DEPS ... [LABELS core] [THREADED filter [THREADED_IN b_test.cc ...]] [OPTIMISED] [COST s]
+# [PROGRAM all]): the executable quire_<name>_tests, one ctest entry. The label "core" marks what the sanitizer builds run; the
+# target quire_sanitized builds those. ThreadSanitizer's build has only the tests that start threads: THREADED, with gtest's
+# filter for them. THREADED_IN names the files that have such tests, if some have none; the others are not compiled there.
 # OPTIMISED: the test's own code takes long, and sanitizer builds optimise it a little. COST: seconds that it takes in a
 # release, if they are many; ctest starts the longest tests first. PROGRAM: all entries that name the same one are the
 # executable quire_<program>_tests, so that their headers are read once; its main() takes the files of an entry
@@ -272,7 +273,7 @@ function(quire_test name)
   if(NOT QUIRE_BUILD_TESTS)
     return()
   endif()
-  cmake_parse_arguments(ARG "OPTIMISED" "TIMEOUT;THREADED;COST;PROGRAM" "SOURCES;DEPS;LABELS;ENV" ${ARGN})
+  cmake_parse_arguments(ARG "OPTIMISED" "TIMEOUT;THREADED;COST;PROGRAM" "SOURCES;THREADED_IN;DEPS;LABELS;ENV" ${ARGN})
   if(QUIRE_CORE_TESTS_ONLY AND NOT "core" IN_LIST ARG_LABELS)
     return()
   endif()
@@ -281,6 +282,10 @@ function(quire_test name)
       return()
     endif()
     list(APPEND ARG_ENV GTEST_FILTER=${ARG_THREADED})
+    if(ARG_THREADED_IN)
+      list(FILTER ARG_SOURCES EXCLUDE REGEX "_test\\.cc$")
+      list(APPEND ARG_SOURCES ${ARG_THREADED_IN})
+    endif()
   endif()
   set(target quire_${name}_tests)
   set(files "")
@@ -328,6 +333,9 @@ function(quire_test name)
   endif()
   set_tests_properties(${test} PROPERTIES TIMEOUT ${ARG_TIMEOUT} COST ${ARG_COST} LABELS "${ARG_LABELS}"
                        ENVIRONMENT "${ARG_ENV}")
+  if(QUIRE_SANITIZE STREQUAL "thread")  # a filter that fits nothing
+    set_tests_properties(${test} PROPERTIES FAIL_REGULAR_EXPRESSION "\\] 0 tests from")
+  endif()
 endfunction()
 
 # quire_fuzzer(gguf SOURCES gguf_fuzz.cc DEPS quire_weights): quire_fuzz_<name>, and a bounded run over its seeds
