@@ -67,6 +67,12 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT QUIRE_SANITIZE)
   endif()
 endif()
 
+# What ThreadSanitizer's build runs are a few tests with threads: but for the kernels, nothing is worth optimising.
+set(QUIRE_ALL_COLD OFF)
+if(QUIRE_SANITIZE STREQUAL "thread")
+  set(QUIRE_ALL_COLD ON)
+endif()
+
 # What takes little time to run is optimised less, since that halves the time of its compilation: tests in a release, tests
 # and libraries that are COLD in sanitizer builds. A further argument is the option for a release in place of -Og.
 function(quire_cold target)
@@ -201,7 +207,10 @@ endfunction()
 function(quire_library folder)
   cmake_parse_arguments(ARG "COLD;ONCE;SELDOM" "" "SOURCES;SEPARATE;LIGHT;DEPS;DEFINES" ${ARGN})
   set(target quire_${folder})
-  if(QUIRE_SANITIZE)
+  if(QUIRE_ALL_COLD)
+    set(light ON)
+    set(cold ON)
+  elseif(QUIRE_SANITIZE)
     set(light ${ARG_COLD})
     set(cold ${ARG_COLD})
   else()
@@ -301,7 +310,7 @@ function(quire_test name)
     set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE ${QUIRE_UNITY_TEST_FILES})
     quire_compile_options(${target})
     target_compile_definitions(${target} PRIVATE QUIRE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
-    if(NOT ARG_OPTIMISED OR NOT QUIRE_SANITIZE)
+    if(NOT ARG_OPTIMISED OR NOT QUIRE_SANITIZE OR QUIRE_ALL_COLD)
       quire_cold(${target})
       quire_precompiled(${target} quire_test_headers)
     endif()
@@ -333,7 +342,7 @@ function(quire_test name)
   endif()
   set_tests_properties(${test} PROPERTIES TIMEOUT ${ARG_TIMEOUT} COST ${ARG_COST} LABELS "${ARG_LABELS}"
                        ENVIRONMENT "${ARG_ENV}")
-  if(QUIRE_SANITIZE STREQUAL "thread")  # a filter that fits nothing
+  if(QUIRE_SANITIZE STREQUAL "thread")  # or the filter fits no test
     set_tests_properties(${test} PROPERTIES FAIL_REGULAR_EXPRESSION "\\] 0 tests from")
   endif()
 endfunction()
