@@ -67,6 +67,12 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT QUIRE_SANITIZE)
   endif()
 endif()
 
+# What ThreadSanitizer's build runs are a few tests with threads: but for the kernels, nothing is worth optimising.
+set(QUIRE_ALL_COLD OFF)
+if(QUIRE_SANITIZE STREQUAL "thread")
+  set(QUIRE_ALL_COLD ON)
+endif()
+
 # What takes little time to run is optimised less, since that halves the time of its compilation: tests in a release, tests
 # and libraries that are COLD in sanitizer builds. A further argument is the option for a release in place of -Og.
 function(quire_cold target)
@@ -201,7 +207,10 @@ endfunction()
 function(quire_library folder)
   cmake_parse_arguments(ARG "COLD;ONCE;SELDOM" "" "SOURCES;SEPARATE;LIGHT;DEPS;DEFINES" ${ARGN})
   set(target quire_${folder})
-  if(QUIRE_SANITIZE)
+  if(QUIRE_ALL_COLD)
+    set(light ON)
+    set(cold ON)
+  elseif(QUIRE_SANITIZE)
     set(light ${ARG_COLD})
     set(cold ${ARG_COLD})
   else()
@@ -261,9 +270,10 @@ option(QUIRE_CORE_TESTS_ONLY "Leave out the tests that are not labelled core" OF
 set(QUIRE_TEST_PREFIX "" CACHE STRING "Goes in front of each test's name (for example asan_), and is a label too")
 add_custom_target(quire_sanitized COMMENT "What the sanitizer builds are for: core tests and fuzz targets")
 
-# quire_test(base SOURCES a_test.cc DEPS ... [LABELS core] [THREADED filter] [OPTIMISED] [COST s] [PROGRAM all]): the executable
-# quire_<name>_tests, one ctest entry. The label "core" marks what the sanitizer builds run; the target quire_sanitized
-# builds those. ThreadSanitizer's build has only the tests that start threads: THREADED, with gtest's filter for them.
+# quire_test(base SOURCES a_test.cc DEPS ... [LABELS core] [THREADED filter [THREADED_IN b_test.cc ...]] [OPTIMISED] [COST s]
+# [PROGRAM all]): the executable quire_<name>_tests, one ctest entry. The label "core" marks what the sanitizer builds run; the
+# target quire_sanitized builds those. ThreadSanitizer's build has only the tests that start threads: THREADED, with gtest's
+# filter for them. THREADED_IN names the files that have such tests, if some have none; the others are not compiled there.
 # OPTIMISED: the test's own code takes long, and sanitizer builds optimise it a little. COST: seconds that it takes in a
 # release, if they are many; ctest starts the longest tests first. PROGRAM: all entries that name the same one are the
 # executable quire_<program>_tests, so that their headers are read once; its main() takes the files of an entry
@@ -272,7 +282,7 @@ function(quire_test name)
   if(NOT QUIRE_BUILD_TESTS)
     return()
   endif()
-  cmake_parse_arguments(ARG "OPTIMISED" "TIMEOUT;THREADED;COST;PROGRAM" "SOURCES;DEPS;LABELS;ENV" ${ARGN})
+  cmake_parse_arguments(ARG "OPTIMISED" "TIMEOUT;THREADED;COST;PROGRAM" "SOURCES;THREADED_IN;DEPS;LABELS;ENV" ${ARGN})
   if(QUIRE_CORE_TESTS_ONLY AND NOT "core" IN_LIST ARG_LABELS)
     return()
   endif()
@@ -281,6 +291,10 @@ function(quire_test name)
       return()
     endif()
     list(APPEND ARG_ENV GTEST_FILTER=${ARG_THREADED})
+    if(ARG_THREADED_IN)
+      list(FILTER ARG_SOURCES EXCLUDE REGEX "_test\\.cc$")
+      list(APPEND ARG_SOURCES ${ARG_THREADED_IN})
+    endif()
   endif()
   set(target quire_${name}_tests)
   set(files "")
@@ -296,7 +310,7 @@ function(quire_test name)
     set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE ${QUIRE_UNITY_TEST_FILES})
     quire_compile_options(${target})
     target_compile_definitions(${target} PRIVATE QUIRE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
-    if(NOT ARG_OPTIMISED OR NOT QUIRE_SANITIZE)
+    if(NOT ARG_OPTIMISED OR NOT QUIRE_SANITIZE OR QUIRE_ALL_COLD)
       quire_cold(${target})
       quire_precompiled(${target} quire_test_headers)
     endif()
@@ -328,6 +342,9 @@ function(quire_test name)
   endif()
   set_tests_properties(${test} PROPERTIES TIMEOUT ${ARG_TIMEOUT} COST ${ARG_COST} LABELS "${ARG_LABELS}"
                        ENVIRONMENT "${ARG_ENV}")
+  if(QUIRE_SANITIZE STREQUAL "thread")  # or the filter fits no test
+    set_tests_properties(${test} PROPERTIES FAIL_REGULAR_EXPRESSION "\\] 0 tests from")
+  endif()
 endfunction()
 
 # quire_fuzzer(gguf SOURCES gguf_fuzz.cc DEPS quire_weights): quire_fuzz_<name>, and a bounded run over its seeds

@@ -2,8 +2,8 @@
 // Every golden case on the Metal driver: with the fake of Metal its logits and tokens have the emulator's bits.
 //
 // The emulator runs the kernels' host build and the fake runs their flattened Metal text; both sum in the same order.
-// Each case runs on the driver twice, the second time deferred: then nothing runs before somebody waits for it, and a
-// step that is read too early gives other logits.
+// Each case also runs deferred: then nothing runs before somebody waits for it, and a step that is read too early gives
+// other logits. What the host writes too late is seen without that, for one type: the host does the same for both.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -83,6 +83,7 @@ TEST_P(MetalFamilies, GiveTheBitsOfTheEmulator) {
     EXPECT_GE(wanted[0].logits.size(), 37u);
     EXPECT_EQ(wanted[2].tokens.size(), 6u);
     for (const bool deferred : {false, true}) {
+      if (!deferred && options.dtype == "float32") continue;
       deferred ? setenv("FAKE_METAL_DEFER", "1", 1) : unsetenv("FAKE_METAL_DEFER");
       const fakemetal::Counts before = fakemetal::counts();
       const std::vector<Trace> found = answers(options, "metal");

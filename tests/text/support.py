@@ -133,6 +133,7 @@ def random_texts(seed, count, specials=()):
     return out
 
 
+@functools.lru_cache(maxsize=1)
 def every_code_point():
     """All code points that any Unicode version has assigned (and some of the rest), each between a letter and a
     digit."""

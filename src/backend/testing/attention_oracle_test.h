@@ -215,8 +215,8 @@ struct OracleRow {
     if (shape().causal ? j > position : j >= context) return false;
     return shape().window == 0 || std::abs(position - j) < shape().window;
   }
-  float k(int64_t j, int64_t d) const { return stored.k.values[k_at(j, d)]; }
-  float v(int64_t j, int64_t d) const { return v_from().values[v_at(j, d)]; }
+  const float* k(int64_t j) const { return &stored.k.values[k_at(j, 0)]; }
+  const float* v(int64_t j) const { return &v_from().values[v_at(j, 0)]; }
   float k_code(int64_t j, int64_t d) const { return stored.k.codes[k_at(j, d)]; }
   float v_code(int64_t j, int64_t d) const { return v_from().codes[v_at(j, d)]; }
   float k_scale(int64_t j) const { return stored.k.scales[k_at(j, 0)]; }
@@ -249,11 +249,13 @@ inline void double_oracle(const OracleRow& row, float scale, std::vector<double>
   for (int64_t j = 0; j < row.context; ++j) {
     if (!row.sees(j)) continue;
     double dot = 0, size = 0;
+    const float *k = row.k(j), *v = row.v(j);
     for (int64_t d = 0; d < dim; ++d) {
-      dot += double{row.q[d]} * double{row.k(j, d)};
-      size += std::fabs(double{row.q[d]} * double{row.k(j, d)});
+      const double product = double{row.q[d]} * double{k[d]};
+      dot += product;
+      size += std::fabs(product);
     }
-    for (int64_t d = 0; d < shape.v_dim(); ++d) largest_v = std::max(largest_v, std::fabs(double{row.v(j, d)}));
+    for (int64_t d = 0; d < shape.v_dim(); ++d) largest_v = std::max(largest_v, std::fabs(double{v[d]}));
     dot *= double{scale};
     if (cap > 0) dot = cap * std::tanh(dot / cap);
     dot += double{row.bias(j)};
@@ -265,10 +267,12 @@ inline void double_oracle(const OracleRow& row, float scale, std::vector<double>
   }
   double sum = shape.sinks ? std::exp(double{row.sink()} - top) : 0;
   out->assign(static_cast<size_t>(shape.v_dim()), 0.0);
+  double* sums = out->data();
   for (size_t i = 0; i < seen.size(); ++i) {
     const double p = std::exp(s[i] - top);
     sum += p;
-    for (int64_t d = 0; d < shape.v_dim(); ++d) (*out)[static_cast<size_t>(d)] += p * double{row.v(seen[i], d)};
+    const float* v = row.v(seen[i]);
+    for (int64_t d = 0; d < shape.v_dim(); ++d) sums[d] += p * double{v[d]};
   }
   for (double& x : *out) x /= sum;
   // A chain of n roundings loses at most n eps times the sum of magnitudes: scores over head_dim; o and l over the
@@ -321,7 +325,8 @@ inline float score_oracle(const OracleRow& row, const std::vector<float>& qs, in
   const int64_t dim = row.shape().head_dim;
   float s = 0;
   const auto q = [&](int64_t d) { return qs[static_cast<size_t>(d)]; };
-  for (int64_t d = 0; d < dim && !row.rounded; ++d) s = std::fma(q(d), row.k(j, d), s);
+  const float* k = row.k(j);
+  for (int64_t d = 0; d < dim && !row.rounded; ++d) s = std::fma(q(d), k[d], s);
   for (int64_t d = 0; d < dim && row.rounded; d += 32) {
     const auto q_step = [&](int64_t i) { return rounded(q(d + i)); };
     s = add_step(s, dim - d, q_step, [&](int64_t i) { return rounded(row.k_code(j, d + i)); });
@@ -339,10 +344,12 @@ inline State split_oracle(const OracleRow& row, const std::vector<float>& qs, in
   float lanes[16] = {};
   for (int64_t tile = begin; tile < begin + kAttentionSplit; tile += kAttentionTile) {
     float p[kAttentionTile] = {}, sums[16] = {}, top = st.m;
+    const float* v[kAttentionTile] = {};  // null: not seen
     bool any = false;
-    const auto sees = [&](int64_t j) { return row.sees(tile + j); };
+    const auto sees = [&](int64_t j) { return v[j] != nullptr; };
     for (int64_t j = 0; j < kAttentionTile; ++j) {
-      if (!sees(j)) continue;
+      if (!row.sees(tile + j)) continue;
+      v[j] = row.v(tile + j);
       any = true;
       p[j] = score_oracle(row, qs, tile + j);
       top = larger(p[j], top);
@@ -371,7 +378,7 @@ inline State split_oracle(const OracleRow& row, const std::vector<float>& qs, in
       }
       o *= a;
       for (int64_t j = 0; j < kAttentionTile; ++j) {
-        if (sees(j)) o = std::fma(p[j], row.v(tile + j, d), o);
+        if (sees(j)) o = std::fma(p[j], v[j][d], o);
       }
     }
     st.m = top;
