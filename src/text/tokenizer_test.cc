@@ -170,6 +170,38 @@ TEST(Tokenizer, NamesFileFieldAndFault) {
               HasSubstr("content"));
 }
 
+// Each replacement doubles the text.
+TEST(Tokenizer, RefusesReplacementsThatMakeATextHuge) {
+  const auto with = [](int count, const std::string& step) {
+    std::string steps;
+    for (int i = 0; i < count; ++i) steps += (i > 0 ? "," : "") + step;
+    return R"({"normalizer":{"type":"Sequence","normalizers":[)" + steps +
+           R"(]},"decoder":{"type":"Sequence","decoders":[)" + steps +
+           R"(]},"model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"}})";
+  };
+  const std::string doubled = R"({"type":"Replace","pattern":{"String":"a"},"content":"aa"})";
+  EXPECT_THAT(error_of(with(20, doubled)), HasSubstr("4096 times"));
+  EXPECT_THAT(error_of(with(20, R"({"type":"Replace","pattern":{"Regex":"x*"},"content":"a"})")),
+              HasSubstr("4096 times"));
+  EXPECT_NE(load(with(12, doubled)), nullptr);
+  EXPECT_NE(load(with(40, R"({"type":"Replace","pattern":{"Regex":"[ab]"},"content":"a"})")), nullptr);
+}
+
+TEST(Tokenizer, RefusesHugePiecesOfScoredVocabularies) {
+  const auto with = [](size_t bytes) {
+    GgufVocab vocab;
+    vocab.model = "llama";
+    vocab.tokens = {"<unk>", "a", std::string(bytes, 'a')};
+    vocab.scores = {0, -1, -2};
+    vocab.token_types = {2, 1, 1};
+    return load_gguf_vocab(std::move(vocab));
+  };
+  EXPECT_TRUE(with(1024).ok());
+  const auto huge = with(4'000'000);
+  ASSERT_FALSE(huge.ok());
+  EXPECT_THAT(huge.error().message, HasSubstr("token 2 has 4000000 bytes"));
+}
+
 TEST(Detokenizer, HoldsHalfACharacterAndByteRuns) {
   const TokenizerPtr t = load(llama_json());
   Detokenizer d(t);

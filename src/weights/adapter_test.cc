@@ -115,6 +115,24 @@ TEST(Adapter, RefusesWhatItDoesNotCompute) {
   expect_refused(open_peft("{"), "adapter_config.json");
 }
 
+// PEFT's target_parameters name matrices of all experts, whose ranks and scales come from the names alone.
+TEST(Adapter, ChecksRanksAndScalesOfExperts) {
+  std::vector<SafetensorsTensor> tensors = peft_tensors();
+  tensors[0].name = "base_model.model.model.layers.0.mlp.experts.lora_A.weight";
+  tensors[1].name = "base_model.model.model.layers.0.mlp.experts.lora_B.weight";
+  const auto with = [&](const std::string& field) {
+    return open_peft(
+        R"({"peft_type": "LORA", "r": 2, "target_parameters": ["mlp.experts.gate_up_proj"], )" + field + "}", tensors);
+  };
+  const auto good = with(R"("lora_alpha": 4)");
+  ASSERT_TRUE(good.ok()) << message_of(good);
+  EXPECT_TRUE(good->modules[0].of_experts);
+  EXPECT_EQ(good->modules[0].gate_up_scale, 2);
+  expect_refused(with(R"("lora_alpha": 1e300)"), "scale");
+  expect_refused(with(R"("rank_pattern": {"gate_up_proj": 1e300})"), "rank");
+  expect_refused(with(R"("rank_pattern": {"gate_up_proj": 0})"), "rank");
+}
+
 TEST(Adapter, RefusesWrongTensors) {
   const char* config = R"({"peft_type": "LORA", "r": 2})";
   const auto with = [&](const std::function<void(std::vector<SafetensorsTensor>&)>& change) {

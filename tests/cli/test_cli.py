@@ -639,6 +639,19 @@ def test_tokenize_refuses_ids_that_are_none(quire):
     one_sentence(quire("tokenize", "tiny", "1 9999", "--decode"), 2, "9999")
     one_sentence(quire("tokenize", "tiny", "99999999999", "--decode"), 2, "2147483647")
     one_sentence(quire("tokenize", env={"QUIRE_MODEL": "tiny"}), 2, "no text")
+    for text in ("1.5", "0x10", "7-8", "abc 7", "[1;2]"):
+        one_sentence(quire("tokenize", "tiny", text, "--decode"), 2, "whole numbers")
+    assert quire("tokenize", "tiny", "[5, 6]", "--decode").text == quire("tokenize", "tiny", "5 6\n", "--decode").text
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+@pytest.mark.parametrize("arguments", [("inspect", "tiny"), ("tokenize", "tiny", "hello"), ("devices",), ("--help",),
+                                       ("run", "tiny", "hello", "--json", "--max-tokens", "2")])
+def test_a_full_disk_is_noticed(quire, arguments):
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([quire.path, *arguments], stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE,
+                              cwd=quire.folder, env=quire.environment, timeout=300)
+    assert done.returncode == 1 and b"quire: cannot write to standard output" in done.stderr, done
 
 
 @pytest.fixture(scope="module")

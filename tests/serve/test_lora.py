@@ -265,10 +265,16 @@ def test_receipts_name_the_adapter(lora, folder, adapters, tmp_path):
 
 def test_several_models(start, adapters):
     several = start("tiny", "long", "--enable-lora", "--max-lora-rank", 8, "--max-model-len", 512, "--lora-modules",
-                    json.dumps({"name": "a0", "path": str(adapters / "a0"), "base_model_name": "long"}))
+                    json.dumps({"name": "a0", "path": str(adapters / "a0"), "base_model_name": "long"}),
+                    env={"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"})
     assert ids(several, model="a0") != ids(several, model="long") == ids(several, model="tiny")
     cards = {card["id"]: card for card in several.http.get("/v1/models").json()["data"]}
     assert cards["a0"]["parent"] == "long"
+    path = str(adapters / "a1")
+    taken = several.post("/v1/load_lora_adapter", {"lora_name": "long", "lora_path": path, "model": "tiny"})
+    assert taken.status_code == 400 and "a base model" in taken.json()["error"]["message"]
+    moved = several.post("/v1/load_lora_adapter", {"lora_name": "a0", "lora_path": path, "model": "tiny", "load_inplace": True})
+    assert moved.status_code == 400 and "another model" in moved.json()["error"]["message"]
     assert several.stop() == 0
 
 

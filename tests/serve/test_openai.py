@@ -183,6 +183,14 @@ def test_completions_refuse_what_they_cannot_do(client, model):
         assert field in caught.value.body["message"], caught.value.body
 
 
+def test_settings_that_forbid_every_token_are_the_requests_fault(client, model):
+    for stream in (False, True):
+        with pytest.raises(openai.APIError) as caught:
+            list(client.completions.create(model=model, prompt="hello", max_tokens=2, stream=stream, extra_body={
+                "allowed_token_ids": [80], "min_tokens": 1, "stop_token_ids": [80]}))
+        assert caught.value.body["code"] == 400 and "no token is left" in caught.value.body["message"], caught.value.body
+
+
 def test_an_unknown_model_is_not_found(client):
     with pytest.raises(openai.NotFoundError) as caught:
         client.chat.completions.create(model="gpt-none", messages=MESSAGES)
