@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // JSON Schema, keyword by keyword: which texts a schema accepts, and what it is refused for.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <numeric>
@@ -371,6 +372,46 @@ TEST(JsonSchema, HostileSchemasAreBounded) {
     Grammar grammar;
     (void)add_json_schema(grammar, schema, {}).ok();
   }
+}
+
+// The most memory this program has had so far, in MiB.
+int64_t peak_memory() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+#ifdef __APPLE__
+  return static_cast<int64_t>(usage.ru_maxrss) >> 20;
+#else
+  return static_cast<int64_t>(usage.ru_maxrss) >> 10;
+#endif
+}
+
+std::string error_of(const json::Value& schema) {
+  Grammar grammar;
+  const Result<Symbol> symbol = add_json_schema(grammar, schema, {});
+  return symbol.ok() ? "" : symbol.error().message;
+}
+
+constexpr int64_t kMostMemory = 400;  // MiB that one of these schemas may add to the peak
+
+TEST(JsonSchema, NegatedListsTakeLittleMemory) {
+  const int64_t before = peak_memory();
+  const json::Value never(false);
+  const std::string many =
+      error_of(json::Object{{"not", json::Object{{"type", "array"}, {"prefixItems", json::Array(20'000, never)}}}});
+  EXPECT_NE(many.find("combinations of cases are too many"), std::string::npos) << many;
+  json::Array late(15'000, json::Value(true));
+  late.resize(15'900, never);
+  const std::string far =
+      error_of(json::Object{{"not", json::Object{{"type", "array"}, {"prefixItems", std::move(late)}}}});
+  EXPECT_NE(far.find("\"not\" at /not is not supported: its list of items is too long"), std::string::npos) << far;
+  EXPECT_LT(peak_memory() - before, kMostMemory);
+  const json::Array nulls(500, json::Object{{"type", "null"}});
+  EXPECT_EQ(error_of(json::Object{{"not", json::Object{{"type", "array"}, {"prefixItems", nulls}}}}), "");
+  json::Object members;
+  for (int i = 0; i < 5'000; ++i) members.emplace_back("p" + std::to_string(i), json::Object{{"type", "null"}});
+  const std::string object =
+      error_of(json::Object{{"not", json::Object{{"type", "object"}, {"properties", std::move(members)}}}});
+  EXPECT_NE(object.find("combinations of cases are too many"), std::string::npos) << object;
 }
 
 }  // namespace

@@ -13,6 +13,12 @@ namespace {
 constexpr size_t kMaxShapes = 1000;
 constexpr int kMaxProofDepth = 12;
 constexpr int64_t kMaxWork = 10'000'000;  // steps of the store, some 0.1 microseconds each
+constexpr size_t kPartsPerStep = 16;      // what is copied at once takes less fuel than what is looked into
+
+// The fuel to go through so many values, names or positions of a list.
+int64_t steps_of(size_t parts) {
+  return static_cast<int64_t>(parts / kPartsPerStep);
+}
 
 bool unconstrained(const ObjectShape& shape) {
   return shape.specs.empty() && shape.required.empty() && shape.exists.empty() && shape.min == 0 && !shape.max &&
@@ -272,6 +278,7 @@ std::vector<ConjId> SchemaSets::negations_of(ConjId id) {
 // One shape for each way in which an object may fail to be of this one.
 Result<std::vector<ObjectShape>> SchemaSets::complement(const ObjectShape& shape) {
   if (!shape.exists.empty()) return unsupported("a negation is nested in another");
+  if (shape.required.size() > kMaxShapes) return too_many_shapes();
   std::vector<ObjectShape> out;
   for (const std::string& name : shape.required) out.push_back(shape_of_member(name, kNever));
   if (shape.min > 0) out.emplace_back().max = shape.min - 1;
@@ -284,6 +291,7 @@ Result<std::vector<ObjectShape>> SchemaSets::complement(const ObjectShape& shape
     QUIRE_TRY(spend(static_cast<int64_t>(1 + spec->properties.size() + spec->patterns.size())));
     for (const auto& [name, value] : spec->properties) {
       for (const ConjId negation : negations_of(value)) {
+        if (out.size() >= kMaxShapes) return too_many_shapes();
         ObjectShape failing = shape_of_member(name, negation);
         failing.required.push_back(name);
         out.push_back(std::move(failing));
@@ -311,6 +319,10 @@ Result<std::vector<ArrayShape>> SchemaSets::complement(const ArrayShape& shape) 
     QUIRE_TRY(spend(static_cast<int64_t>(1 + spec->prefix.size())));
     for (size_t i = 0; i < spec->prefix.size(); ++i) {
       for (const ConjId negation : negations_of(spec->prefix[i])) {
+        // Each shape has a list of its own, so they are counted before they are made.
+        if (i >= kMaxPrefix) return unsupported("its list of items is too long");
+        if (out.size() >= kMaxShapes) return too_many_shapes();
+        QUIRE_TRY(spend(steps_of(i)));
         ItemSpec failing;
         failing.prefix.assign(i, kAny);
         failing.prefix.push_back(negation);

@@ -33,6 +33,8 @@ using ConjId = uint32_t;
 inline constexpr ConjId kAny = 0;    // no literals: every value
 inline constexpr ConjId kNever = 1;  // no value
 
+inline constexpr size_t kMaxPrefix = 10'000;  // positions of an array that have schemas of their own
+
 class Conjunctions {
  public:
   Conjunctions();
