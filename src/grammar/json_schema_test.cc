@@ -414,5 +414,24 @@ TEST(JsonSchema, NegatedListsTakeLittleMemory) {
   EXPECT_NE(object.find("combinations of cases are too many"), std::string::npos) << object;
 }
 
+TEST(JsonSchema, NestedConstantsAreNotCopied) {
+  auto nested = [](json::Value value) {
+    for (int i = 0; i < 58; ++i) value = json::Array{std::move(value)};
+    return json::Value(json::Object{{"properties", json::Object{{"a", json::Object{{"const", std::move(value)}}}}}});
+  };
+  const int64_t before = peak_memory();
+  EXPECT_EQ(error_of(nested(json::Array(5'000, json::Value(true)))), "");
+  const std::string error = error_of(nested(json::Array(200'000, json::Value(true))));
+  EXPECT_EQ(error, "The schema's keyword \"const\" at /properties/a is not supported: its list of items is too long.");
+  EXPECT_LT(peak_memory() - before, kMostMemory);
+  check({
+      {R"({"const":[[true,{"a":[false,null]}],[],{},"x",1.5]})",
+       {R"([[true,{"a":[false,null]}],[],{},"x",1.5])"},
+       {R"([[false,{"a":[false,null]}],[],{},"x",1.5])", R"([[true,{"a":[true,null]}],[],{},"x",1.5])",
+        R"([[true,{"a":[false,null]}],[1],{},"x",1.5])", R"([[true,{"a":[false,null]}],[],{"b":1},"x",1.5])"}},
+      {R"({"type":"array","not":{"const":[true,[false]]}})", {"[true,[true]]", "[]"}, {"[true,[false]]"}},
+  });
+}
+
 }  // namespace
 }  // namespace quire::grammar

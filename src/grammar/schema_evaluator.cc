@@ -160,6 +160,11 @@ Result<std::shared_ptr<const ValueSet>> SchemaEvaluator::evaluate(uint32_t node)
 
 Result<ValueSet> SchemaEvaluator::evaluate_keywords(uint32_t node) {
   const json::Value& schema = document_.value(node);
+  if (document_.is_constant(node)) {
+    Result<ValueSet> constant = set_of_constant(node, schema);
+    if (!constant.ok()) return at(node, "const", constant.error());
+    return constant;
+  }
   if (schema.is_bool()) return schema.as_bool() ? all() : none();
   if (!schema.is_object())
     return invalid_argument({"The schema at ", document_.path(node), " is neither an object nor a boolean."});

@@ -86,7 +86,7 @@ Status SchemaEvaluator::on_type(uint32_t node, ValueSet& out) {
 Result<ValueSet> SchemaEvaluator::set_of_constant(uint32_t node, const json::Value& value) {
   ValueSet out;
   auto constant = [&](const json::Value& part) {
-    return conjunction_of(document_.add(json::Value(json::Object{{"const", part}}), node));
+    return conjunctions().of({document_.add_constant(part, node), false});
   };
   switch (value.kind()) {
     case json::Kind::kNull:
@@ -107,6 +107,7 @@ Result<ValueSet> SchemaEvaluator::set_of_constant(uint32_t node, const json::Val
       break;
     case json::Kind::kArray: {
       ItemSpec items;
+      if (value.as_array().size() > kMaxPrefix) return unsupported("its list of items is too long");
       for (const json::Value& item : value.as_array()) items.prefix.push_back(constant(item));
       items.rest = kNever;
       ArrayShape& shape = out.arrays.emplace_back();
