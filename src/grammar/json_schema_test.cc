@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // JSON Schema, keyword by keyword: which texts a schema accepts, and what it is refused for.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <numeric>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "base/test_sanitized.h"
 #include "grammar/compile.h"
 #include "grammar/matcher.h"
 
@@ -371,6 +373,122 @@ TEST(JsonSchema, HostileSchemasAreBounded) {
     Grammar grammar;
     (void)add_json_schema(grammar, schema, {}).ok();
   }
+}
+
+// The most memory this program has had so far, in MiB.
+int64_t peak_memory() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+#ifdef __APPLE__
+  return static_cast<int64_t>(usage.ru_maxrss) >> 20;
+#else
+  return static_cast<int64_t>(usage.ru_maxrss) >> 10;
+#endif
+}
+
+std::string error_of(const json::Value& schema) {
+  Grammar grammar;
+  const Result<Symbol> symbol = add_json_schema(grammar, schema, {});
+  return symbol.ok() ? "" : symbol.error().message;
+}
+
+// Sanitizers keep what was freed, and more besides.
+void expect_little_memory_since(int64_t before) {
+  if (kSanitized) return;
+  EXPECT_LT(peak_memory() - before, 400) << "MiB";
+}
+
+TEST(JsonSchema, NegatedListsTakeLittleMemory) {
+  const int64_t before = peak_memory();
+  const json::Value never(false);
+  const std::string many =
+      error_of(json::Object{{"not", json::Object{{"type", "array"}, {"prefixItems", json::Array(20'000, never)}}}});
+  EXPECT_NE(many.find("combinations of cases are too many"), std::string::npos) << many;
+  json::Array late(15'000, json::Value(true));
+  late.resize(15'900, never);
+  const std::string far =
+      error_of(json::Object{{"not", json::Object{{"type", "array"}, {"prefixItems", std::move(late)}}}});
+  EXPECT_NE(far.find("\"not\" at /not is not supported: its list of items is too long"), std::string::npos) << far;
+  expect_little_memory_since(before);
+  const json::Array nulls(500, json::Object{{"type", "null"}});
+  EXPECT_EQ(error_of(json::Object{{"not", json::Object{{"type", "array"}, {"prefixItems", nulls}}}}), "");
+  json::Object members;
+  for (int i = 0; i < 5'000; ++i) members.emplace_back("p" + std::to_string(i), json::Object{{"type", "null"}});
+  const std::string object =
+      error_of(json::Object{{"not", json::Object{{"type", "object"}, {"properties", std::move(members)}}}});
+  EXPECT_NE(object.find("combinations of cases are too many"), std::string::npos) << object;
+}
+
+TEST(JsonSchema, NestedConstantsAreNotCopied) {
+  auto nested = [](json::Value value) {
+    for (int i = 0; i < 58; ++i) value = json::Array{std::move(value)};
+    return json::Value(json::Object{{"properties", json::Object{{"a", json::Object{{"const", std::move(value)}}}}}});
+  };
+  const int64_t before = peak_memory();
+  EXPECT_EQ(error_of(nested(json::Array(5'000, json::Value(true)))), "");
+  const std::string error = error_of(nested(json::Array(200'000, json::Value(true))));
+  EXPECT_EQ(error, "The schema's keyword \"const\" at /properties/a is not supported: its list of items is too long.");
+  expect_little_memory_since(before);
+  check({
+      {R"({"const":[[true,{"a":[false,null]}],[],{},"x",1.5]})",
+       {R"([[true,{"a":[false,null]}],[],{},"x",1.5])"},
+       {R"([[false,{"a":[false,null]}],[],{},"x",1.5])", R"([[true,{"a":[true,null]}],[],{},"x",1.5])",
+        R"([[true,{"a":[false,null]}],[1],{},"x",1.5])", R"([[true,{"a":[false,null]}],[],{"b":1},"x",1.5])"}},
+      {R"({"type":"array","not":{"const":[true,[false]]}})", {"[true,[true]]", "[]"}, {"[true,[false]]"}},
+  });
+}
+
+// Constants as the branches of a schema are as legal as an enum, and as quick.
+TEST(JsonSchema, ManyConstantsMayBeBranches) {
+  json::Array branches;
+  for (int i = 0; i < 30; ++i) branches.push_back(json::Object{{"const", json::Array{i}}});
+  for (int i = 0; i < 20'000; ++i) {
+    branches.push_back(json::Object{{"const", "s" + std::to_string(i)}});
+    branches.push_back(json::Object{{"const", i}});
+  }
+  branches.push_back(json::Object{{"type", "string"}, {"pattern", "^t"}});
+  for (const char* keyword : {"anyOf", "oneOf"}) {
+    const Schema schema(json::dump(json::Object{{keyword, branches}}));
+    EXPECT_EQ(schema.error(), "") << keyword;
+    for (const char* text : {"[29]", "\"s0\"", "\"s19999\"", "0", "19999", "\"to\""})
+      EXPECT_TRUE(schema.accepts(text)) << text;
+    for (const char* text : {"[30]", "\"s20000\"", "20000", "\"u\"", "-1"}) EXPECT_FALSE(schema.accepts(text)) << text;
+  }
+  check({
+      {R"({"oneOf":[{"enum":["a","b",1,2]},{"const":"b"},{"enum":[2,3,"c"]},{"pattern":"^c","type":"string"}]})",
+       {"\"a\"", "1", "3", "\"cc\""},
+       {"\"b\"", "2", "\"c\"", "4"}},
+      {R"({"anyOf":[{"const":"b"},{"enum":[3,1,"a"]},{"type":"integer","minimum":10},{"const":"b"},{"enum":[2,1]}]})",
+       {"\"a\"", "\"b\"", "1", "2", "3", "10", "11"},
+       {"\"c\"", "4", "9"}},
+      {R"({"allOf":[{"enum":[5,1,3,"a","b"]},{"enum":["b",3,5,7]}],"not":{"const":5}})",
+       {"3", "\"b\""},
+       {"1", "5", "7", "\"a\""}},
+  });
+}
+
+// Each reference to a long list stands for a copy of it.
+TEST(JsonSchema, CopiesOfLongListsAreBounded) {
+  json::Array values, names;
+  for (int i = 0; i < 40'000; ++i) values.push_back("value" + std::to_string(i));
+  for (int i = 0; i < 10'000; ++i) names.push_back("name" + std::to_string(i));
+  const json::Value lists(
+      json::Object{{"e", json::Object{{"enum", values}}}, {"o", json::Object{{"required", names}}}});
+  auto refer = [&](const char* keyword, const char* list, size_t count) {
+    const json::Array references(count, json::Object{{"$ref", std::string("#/$defs/") + list}});
+    return error_of(json::Object{{"$defs", lists}, {keyword, references}});
+  };
+  const int64_t before = peak_memory();
+  EXPECT_EQ(refer("anyOf", "e", 20), "");
+  EXPECT_EQ(refer("allOf", "e", 20), "");
+  for (const char* keyword : {"anyOf", "oneOf"}) {
+    const std::string error = refer(keyword, "e", 1'000);
+    EXPECT_NE(error.find("takes too long to translate"), std::string::npos) << keyword << ": " << error;
+  }
+  const std::string error = refer("anyOf", "o", 900);
+  EXPECT_NE(error.find("takes too long to translate"), std::string::npos) << error;
+  expect_little_memory_since(before);
+  EXPECT_EQ(error_of(json::Object{{"type", "string"}, {"enum", values}}), "");
 }
 
 }  // namespace

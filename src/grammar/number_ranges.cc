@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <iterator>
 
 #include "base/check.h"
 #include "grammar/schema_strings.h"
@@ -501,6 +502,14 @@ NumberSet NumberSets::as_regex(const NumberSet& a) {
   return out;
 }
 
+NumberSet NumberSets::of_values(std::vector<Decimal> values) {
+  std::sort(values.begin(), values.end());
+  values.erase(std::unique(values.begin(), values.end()), values.end());
+  NumberSet out = none();
+  out.values = std::move(values);
+  return out;
+}
+
 NumberSet NumberSets::both(const NumberSet& a, const NumberSet& b) {
   using Form = NumberSet::Form;
   if (is_all(a)) return b;
@@ -511,15 +520,15 @@ NumberSet NumberSets::both(const NumberSet& a, const NumberSet& b) {
     return out;
   }
   if (a.form == Form::kValues || b.form == Form::kValues) {
-    const NumberSet& listed = a.form == Form::kValues ? a : b;
-    const NumberSet& other = a.form == Form::kValues ? b : a;
+    const bool first = a.form == Form::kValues && (b.form != Form::kValues || a.values.size() <= b.values.size());
+    const NumberSet &listed = first ? a : b, &other = first ? b : a;
     out.form = Form::kValues;
     for (const Decimal& value : listed.values) {
       bool in = false;
       if (other.form == Form::kRange) {
         in = other.range.has(value);
       } else if (other.form == Form::kValues) {
-        in = std::find(other.values.begin(), other.values.end(), value) != other.values.end();
+        in = std::binary_search(other.values.begin(), other.values.end(), value);
       } else {
         const std::string places = fraction_digits(value);
         in = store_.matches(other.regex,
@@ -543,10 +552,8 @@ NumberSet NumberSets::either(const NumberSet& a, const NumberSet& b) {
   if (b.form == Form::kValues && b.values.empty()) return a;
   NumberSet out;
   if (a.form == Form::kValues && b.form == Form::kValues) {
-    out = a;
-    for (const Decimal& value : b.values) {
-      if (std::find(out.values.begin(), out.values.end(), value) == out.values.end()) out.values.push_back(value);
-    }
+    out.form = Form::kValues;
+    std::set_union(a.values.begin(), a.values.end(), b.values.begin(), b.values.end(), std::back_inserter(out.values));
     return out;
   }
   const NumberSet left = as_regex(a), right = as_regex(b);

@@ -33,6 +33,9 @@ struct Decimal {
 std::optional<Decimal> decimal_of(const json::Value& value);
 // Negative, 0 or positive, as a is less than, equal to or greater than b.
 int compare(const Decimal& a, const Decimal& b);
+inline bool operator<(const Decimal& a, const Decimal& b) {
+  return compare(a, b) < 0;
+}
 // Whether value / divisor is an integer. REQUIRES: divisor is positive and its digits are fewer than 18.
 bool is_multiple(const Decimal& value, const Decimal& divisor);
 
@@ -59,7 +62,7 @@ struct NumberSet {
   enum class Form : uint8_t { kRange, kValues, kRegex };
   Form form = Form::kRange;
   NumberRange range;
-  std::vector<Decimal> values;  // may be empty: no number at all
+  std::vector<Decimal> values;  // kValues: sorted, unique; may be empty: no number at all
   Regex regex;                  // texts without an exponent, in every spelling
   std::array<Truth, kExponentClasses> exponents{};
 };
@@ -72,6 +75,7 @@ class NumberSets {
 
   static NumberSet all() { return {}; }
   static NumberSet none();
+  static NumberSet of_values(std::vector<Decimal> values);
   NumberSet both(const NumberSet& a, const NumberSet& b);
   NumberSet either(const NumberSet& a, const NumberSet& b);
   NumberSet complement(const NumberSet& a);

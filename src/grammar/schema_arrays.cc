@@ -10,7 +10,6 @@ namespace {
 
 constexpr size_t kMaxUniqueValues = 64;
 constexpr size_t kMaxArrayStates = 20'000;
-constexpr size_t kMaxPrefix = 10'000;
 
 }  // namespace
 

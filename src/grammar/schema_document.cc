@@ -291,6 +291,14 @@ uint32_t SchemaDocument::add(json::Value schema, uint32_t origin) {
   return self;
 }
 
+uint32_t SchemaDocument::add_constant(const json::Value& value, uint32_t origin) {
+  const auto self = static_cast<uint32_t>(nodes_.size());
+  // The parts of a constant lie side by side, so that their paths stay short.
+  const Node& from = nodes_[origin];
+  nodes_.push_back({&value, from.constant ? from.parent : origin, from.resource, "", true});
+  return self;
+}
+
 Result<uint32_t> SchemaDocument::follow_pointer(const json::Value& root, std::string_view pointer) const {
   const json::Value* at = &root;
   while (!pointer.empty()) {

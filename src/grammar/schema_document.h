@@ -37,6 +37,11 @@ class SchemaDocument {
   // Adds a schema that does not occur in the document; errors about it name the place of `origin`, which also is the
   // base of its references. All its parts get numbers, too.
   uint32_t add(json::Value schema, uint32_t origin);
+  // Adds the schema of exactly this value, which is a part of the document: nothing is copied. Errors name the place of
+  // `origin`. It is no place that a reference can name.
+  uint32_t add_constant(const json::Value& value, uint32_t origin);
+  // Whether add_constant() made it, so that value() is what it stands for.
+  bool is_constant(uint32_t index) const { return nodes_[index].constant; }
 
   // What a reference at this place refers to. Fails if it lies outside of the document or does not exist.
   Result<uint32_t> resolve(uint32_t from, std::string_view reference) const;
@@ -52,6 +57,7 @@ class SchemaDocument {
     uint32_t parent = 0;
     uint32_t resource = 0;  // an index into resources_
     std::string token;      // the last token of the path
+    bool constant = false;
   };
   struct Resource {
     std::string uri;  // absolute, or relative to nowhere; without a fragment

@@ -160,6 +160,11 @@ Result<std::shared_ptr<const ValueSet>> SchemaEvaluator::evaluate(uint32_t node)
 
 Result<ValueSet> SchemaEvaluator::evaluate_keywords(uint32_t node) {
   const json::Value& schema = document_.value(node);
+  if (document_.is_constant(node)) {
+    Result<ValueSet> constant = set_of_constant(node, schema);
+    if (!constant.ok()) return at(node, "const", constant.error());
+    return constant;
+  }
   if (schema.is_bool()) return schema.as_bool() ? all() : none();
   if (!schema.is_object())
     return invalid_argument({"The schema at ", document_.path(node), " is neither an object nor a boolean."});
@@ -247,25 +252,22 @@ Status SchemaEvaluator::on_all_of(uint32_t node, ValueSet& out) {
 
 Status SchemaEvaluator::on_any_of(uint32_t node, ValueSet& out) {
   QUIRE_ASSIGN(const std::vector<uint32_t> branches, schemas_of(node, "anyOf"));
-  std::vector<ValueSet> options;  // of each set of branches that may hold together
+  std::vector<std::shared_ptr<const ValueSet>> options;  // of each set of branches that may hold together
   if (tracks_evaluated_ && branches.size() > kMaxTrackedBranches)
     return refuse(node, "anyOf",
                   "it has too many branches for a schema with unevaluatedProperties or unevaluatedItems");
   for (const uint32_t branch : branches) {
     QUIRE_ASSIGN(const std::shared_ptr<const ValueSet> set, evaluate(branch));
     const size_t count = options.size();
-    options.push_back(*set);
+    options.push_back(set);
     if (!tracks_evaluated_) continue;
     // What several branches have evaluated together is more than what each has.
     for (size_t i = 0; i < count; ++i) {
-      QUIRE_ASSIGN(ValueSet common, both(options[i], *set));
-      options.push_back(std::move(common));
+      QUIRE_ASSIGN(ValueSet common, both(*options[i], *set));
+      options.push_back(std::make_shared<ValueSet>(std::move(common)));
     }
   }
-  ValueSet some;
-  for (const ValueSet& option : options) {
-    QUIRE_ASSIGN(some, either(some, option));
-  }
+  QUIRE_ASSIGN(const ValueSet some, any_of(options));
   return narrow(node, "anyOf", out, some);
 }
 

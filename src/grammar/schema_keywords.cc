@@ -86,7 +86,7 @@ Status SchemaEvaluator::on_type(uint32_t node, ValueSet& out) {
 Result<ValueSet> SchemaEvaluator::set_of_constant(uint32_t node, const json::Value& value) {
   ValueSet out;
   auto constant = [&](const json::Value& part) {
-    return conjunction_of(document_.add(json::Value(json::Object{{"const", part}}), node));
+    return conjunctions().of({document_.add_constant(part, node), false});
   };
   switch (value.kind()) {
     case json::Kind::kNull:
@@ -107,6 +107,7 @@ Result<ValueSet> SchemaEvaluator::set_of_constant(uint32_t node, const json::Val
       break;
     case json::Kind::kArray: {
       ItemSpec items;
+      if (value.as_array().size() > kMaxPrefix) return unsupported("its list of items is too long");
       for (const json::Value& item : value.as_array()) items.prefix.push_back(constant(item));
       items.rest = kNever;
       ArrayShape& shape = out.arrays.emplace_back();
@@ -142,6 +143,7 @@ Status SchemaEvaluator::on_enum(uint32_t node, ValueSet& out) {
   if (list->as_array().size() > kMaxValues) return refuse(node, "enum", "it lists too many values");
   ValueSet some;
   std::vector<std::string> strings;
+  std::vector<Decimal> numbers;
   for (const json::Value& value : list->as_array()) {
     if (value.is_string()) {
       strings.push_back(value.as_string());
@@ -152,13 +154,11 @@ Status SchemaEvaluator::on_enum(uint32_t node, ValueSet& out) {
     some.has_null |= constant.has_null;
     some.has_true |= constant.has_true;
     some.has_false |= constant.has_false;
-    for (const Decimal& number : constant.numbers.values) some.numbers.values.push_back(number);
+    for (const Decimal& number : constant.numbers.values) numbers.push_back(number);
     for (ArrayShape& shape : constant.arrays) some.arrays.push_back(std::move(shape));
     for (ObjectShape& shape : constant.objects) some.objects.push_back(std::move(shape));
   }
-  std::vector<Decimal>& values = some.numbers.values;
-  std::sort(values.begin(), values.end(), [](const Decimal& a, const Decimal& b) { return compare(a, b) < 0; });
-  values.erase(std::unique(values.begin(), values.end()), values.end());
+  some.numbers = NumberSets::of_values(std::move(numbers));
   some.strings = StringSets::of_values(std::move(strings));
   return narrow(node, "enum", out, some);
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <span>
 #include <unordered_set>
 
 namespace quire::grammar::schema {
@@ -13,6 +14,15 @@ namespace {
 constexpr size_t kMaxShapes = 1000;
 constexpr int kMaxProofDepth = 12;
 constexpr int64_t kMaxWork = 10'000'000;  // steps of the store, some 0.1 microseconds each
+// What is copied takes less fuel than what is looked into. With this, an enum of 100,000 values may be copied 60 times,
+// and all copies together stay below some hundred MB.
+constexpr size_t kPartsPerStep = 16;
+constexpr size_t kBytesPerPart = 64;  // of a long string
+
+// The fuel to copy or go through so many values, names or positions of a list.
+int64_t steps_of(size_t parts) {
+  return static_cast<int64_t>(parts / kPartsPerStep);
+}
 
 bool unconstrained(const ObjectShape& shape) {
   return shape.specs.empty() && shape.required.empty() && shape.exists.empty() && shape.min == 0 && !shape.max &&
@@ -26,6 +36,41 @@ void tighten(std::optional<int64_t>& max, const std::optional<int64_t>& other) {
 template <typename T>
 void append(std::vector<T>& out, const std::vector<T>& more) {
   out.insert(out.end(), more.begin(), more.end());
+}
+
+size_t parts_of(const std::vector<std::string>& strings) {
+  size_t out = strings.size();
+  for (const std::string& string : strings) out += string.size() / kBytesPerPart;
+  return out;
+}
+
+size_t parts_of(const StringSet& set) {
+  return parts_of(set.values);
+}
+
+size_t parts_of(const NumberSet& set) {
+  return set.values.size();
+}
+
+size_t parts_of(const ValueSet& set) {
+  return parts_of(set.strings) + parts_of(set.numbers);
+}
+
+// What the intersection of two sets goes through: the shorter list, if both have one.
+template <typename Set>
+size_t common_parts(const Set& a, const Set& b) {
+  if (a.form != Set::Form::kValues) return parts_of(b);
+  if (b.form != Set::Form::kValues) return parts_of(a);
+  return parts_of(a.values.size() <= b.values.size() ? a : b);
+}
+
+// The union of sets that list their values. To add one after the other would copy the first ones for each.
+template <typename Sets, typename Set>
+Set merged(Sets& algebra, std::span<const Set* const> sets) {
+  if (sets.empty()) return Sets::none();
+  if (sets.size() == 1) return *sets[0];
+  const size_t half = sets.size() / 2;
+  return algebra.either(merged(algebra, sets.first(half)), merged(algebra, sets.subspan(half)));
 }
 
 // Appends pointers that are not there yet.
@@ -138,6 +183,11 @@ size_t SchemaSets::longest_prefix(const ArrayShape& shape) {
   return out;
 }
 
+// How many of the first positions that schemas tell apart have an item in every array of this shape.
+size_t SchemaSets::required_positions(const ArrayShape& shape) {
+  return std::min<size_t>(static_cast<size_t>(shape.min), longest_prefix(shape) + 1);
+}
+
 ConjId SchemaSets::item_of(const ArrayShape& shape, size_t position) {
   ConjId out = kAny;
   for (const auto& spec : shape.specs)
@@ -173,7 +223,7 @@ bool SchemaSets::is_none(const ObjectShape& shape) {
 
 bool SchemaSets::is_none(const ArrayShape& shape) {
   if (shape.max && shape.min > *shape.max) return true;
-  const size_t positions = std::min<size_t>(static_cast<size_t>(shape.min), longest_prefix(shape) + 1);
+  const size_t positions = required_positions(shape);
   for (size_t i = 0; i < positions; ++i) {
     const ConjId item = item_of(shape, i);
     if (item == kNever) return true;
@@ -189,12 +239,18 @@ bool SchemaSets::is_none(const ValueSet& a) {
 
 Result<std::vector<ObjectShape>> SchemaSets::both(const std::vector<ObjectShape>& a,
                                                   const std::vector<ObjectShape>& b) {
-  if (a.size() == 1 && unconstrained(a[0]) && a[0].evaluated.empty()) return b;
-  if (b.size() == 1 && unconstrained(b[0]) && b[0].evaluated.empty()) return a;
+  for (const bool first : {true, false}) {
+    const std::vector<ObjectShape>&any = first ? a : b, &other = first ? b : a;
+    if (any.size() != 1 || !unconstrained(any[0]) || !any[0].evaluated.empty()) continue;
+    for (const ObjectShape& shape : other)
+      QUIRE_TRY(spend(steps_of(parts_of(shape.required) + parts_of(shape.names) + shape.specs.size())));
+    return other;
+  }
   std::vector<ObjectShape> out;
   for (const ObjectShape& left : a) {
     for (const ObjectShape& right : b) {
       QUIRE_TRY(spend(4 + static_cast<int64_t>(left.required.size() + right.required.size() + left.specs.size())));
+      QUIRE_TRY(spend(steps_of(common_parts(left.names, right.names))));
       ObjectShape shape = left;
       append_new(shape.specs, right.specs);
       append_new(shape.evaluated, right.evaluated);
@@ -215,7 +271,7 @@ Result<std::vector<ArrayShape>> SchemaSets::both(const std::vector<ArrayShape>& 
   std::vector<ArrayShape> out;
   for (const ArrayShape& left : a) {
     for (const ArrayShape& right : b) {
-      QUIRE_TRY(spend(4));
+      QUIRE_TRY(spend(4 + steps_of(left.specs.size() + left.contains.size())));
       ArrayShape shape = left;
       append_new(shape.specs, right.specs);
       append(shape.contains, right.contains);
@@ -225,6 +281,8 @@ Result<std::vector<ArrayShape>> SchemaSets::both(const std::vector<ArrayShape>& 
       shape.evaluated = std::max(left.evaluated, right.evaluated);
       shape.all_evaluated |= right.all_evaluated;
       shape.some_evaluated |= right.some_evaluated;
+      // is_none joins the schemas of each position.
+      QUIRE_TRY(spend(steps_of(shape.specs.size() * shape.specs.size() * required_positions(shape))));
       if (is_none(shape)) continue;
       if (out.size() >= kMaxShapes) return too_many_shapes();
       out.push_back(std::move(shape));
@@ -238,6 +296,7 @@ Result<ValueSet> SchemaSets::both(const ValueSet& a, const ValueSet& b) {
   out.has_null = a.has_null && b.has_null;
   out.has_true = a.has_true && b.has_true;
   out.has_false = a.has_false && b.has_false;
+  QUIRE_TRY(spend(steps_of(common_parts(a.numbers, b.numbers) + common_parts(a.strings, b.strings))));
   out.numbers = numbers_.both(a.numbers, b.numbers);
   out.strings = strings_.both(a.strings, b.strings);
   QUIRE_ASSIGN(out.arrays, both(a.arrays, b.arrays));
@@ -250,6 +309,7 @@ Result<ValueSet> SchemaSets::either(const ValueSet& a, const ValueSet& b) {
   out.has_null = a.has_null || b.has_null;
   out.has_true = a.has_true || b.has_true;
   out.has_false = a.has_false || b.has_false;
+  QUIRE_TRY(spend(steps_of(parts_of(a) + parts_of(b))));
   out.numbers = numbers_.either(a.numbers, b.numbers);
   out.strings = strings_.either(a.strings, b.strings);
   QUIRE_TRY(spend(static_cast<int64_t>(2 + a.arrays.size() + b.arrays.size() + a.objects.size() + b.objects.size())));
@@ -258,6 +318,44 @@ Result<ValueSet> SchemaSets::either(const ValueSet& a, const ValueSet& b) {
   out.objects = a.objects;
   append(out.objects, b.objects);
   if (out.arrays.size() > kMaxShapes || out.objects.size() > kMaxShapes) return too_many_shapes();
+  return out;
+}
+
+// All values that the sets list, and what the other sets hold.
+template <typename Sets, typename Set>
+Result<Set> SchemaSets::union_of(Sets& algebra, const std::vector<const Set*>& sets) {
+  std::vector<const Set*> lists;
+  Set others = Sets::none();
+  for (const Set* set : sets) {
+    QUIRE_TRY(spend(steps_of(parts_of(*set))));
+    if (set->form == Set::Form::kValues) {
+      lists.push_back(set);
+    } else {
+      others = algebra.either(others, *set);
+    }
+  }
+  return algebra.either(merged(algebra, std::span<const Set* const>(lists)), others);
+}
+
+Result<ValueSet> SchemaSets::any_of(const std::vector<std::shared_ptr<const ValueSet>>& sets) {
+  ValueSet out;
+  std::vector<const NumberSet*> numbers;
+  std::vector<const StringSet*> strings;
+  for (const auto& set : sets) {
+    QUIRE_TRY(spend(static_cast<int64_t>(2 + set->arrays.size() + set->objects.size())));
+    out.has_null |= set->has_null;
+    out.has_true |= set->has_true;
+    out.has_false |= set->has_false;
+    numbers.push_back(&set->numbers);
+    strings.push_back(&set->strings);
+    for (const ObjectShape& shape : set->objects)
+      QUIRE_TRY(spend(steps_of(parts_of(shape.required) + parts_of(shape.names) + shape.specs.size())));
+    append(out.arrays, set->arrays);
+    append(out.objects, set->objects);
+    if (out.arrays.size() > kMaxShapes || out.objects.size() > kMaxShapes) return too_many_shapes();
+  }
+  QUIRE_ASSIGN(out.numbers, union_of(numbers_, numbers));
+  QUIRE_ASSIGN(out.strings, union_of(strings_, strings));
   return out;
 }
 
@@ -272,6 +370,7 @@ std::vector<ConjId> SchemaSets::negations_of(ConjId id) {
 // One shape for each way in which an object may fail to be of this one.
 Result<std::vector<ObjectShape>> SchemaSets::complement(const ObjectShape& shape) {
   if (!shape.exists.empty()) return unsupported("a negation is nested in another");
+  if (shape.required.size() > kMaxShapes) return too_many_shapes();
   std::vector<ObjectShape> out;
   for (const std::string& name : shape.required) out.push_back(shape_of_member(name, kNever));
   if (shape.min > 0) out.emplace_back().max = shape.min - 1;
@@ -284,6 +383,7 @@ Result<std::vector<ObjectShape>> SchemaSets::complement(const ObjectShape& shape
     QUIRE_TRY(spend(static_cast<int64_t>(1 + spec->properties.size() + spec->patterns.size())));
     for (const auto& [name, value] : spec->properties) {
       for (const ConjId negation : negations_of(value)) {
+        if (out.size() >= kMaxShapes) return too_many_shapes();
         ObjectShape failing = shape_of_member(name, negation);
         failing.required.push_back(name);
         out.push_back(std::move(failing));
@@ -311,6 +411,10 @@ Result<std::vector<ArrayShape>> SchemaSets::complement(const ArrayShape& shape) 
     QUIRE_TRY(spend(static_cast<int64_t>(1 + spec->prefix.size())));
     for (size_t i = 0; i < spec->prefix.size(); ++i) {
       for (const ConjId negation : negations_of(spec->prefix[i])) {
+        // Each shape has a list of its own, so they are counted before they are made.
+        if (i >= kMaxPrefix) return unsupported("its list of items is too long");
+        if (out.size() >= kMaxShapes) return too_many_shapes();
+        QUIRE_TRY(spend(steps_of(i)));
         ItemSpec failing;
         failing.prefix.assign(i, kAny);
         failing.prefix.push_back(negation);
@@ -366,6 +470,7 @@ Result<ValueSet> SchemaSets::complement(const ValueSet& a) {
   out.has_null = !a.has_null;
   out.has_true = !a.has_true;
   out.has_false = !a.has_false;
+  QUIRE_TRY(spend(steps_of(parts_of(a))));
   out.numbers = numbers_.complement(a.numbers);
   out.strings = strings_.complement(a.strings);
   QUIRE_ASSIGN(out.arrays, complement(a.arrays));
@@ -375,11 +480,13 @@ Result<ValueSet> SchemaSets::complement(const ValueSet& a) {
 
 // Of each set, what the sets that overlap with it leave.
 template <typename Shape>
-Result<std::vector<Shape>> SchemaSets::exactly_one_of(const std::vector<const std::vector<Shape>*>& sets) {
+Result<std::vector<Shape>> SchemaSets::exactly_one_of(const std::vector<const std::vector<Shape>*>& all) {
+  // Of many branches few have arrays or objects.
+  std::vector<const std::vector<Shape>*> sets;
+  std::copy_if(all.begin(), all.end(), std::back_inserter(sets), [](const auto* set) { return !set->empty(); });
   std::vector<std::vector<size_t>> overlaps(sets.size());
   for (size_t i = 0; i < sets.size(); ++i) {
     for (size_t j = i + 1; j < sets.size(); ++j) {
-      if (sets[i]->empty() || sets[j]->empty()) continue;
       QUIRE_ASSIGN(const std::vector<Shape> common, both(*sets[i], *sets[j]));
       if (common.empty()) continue;
       overlaps[i].push_back(j);
@@ -400,11 +507,36 @@ Result<std::vector<Shape>> SchemaSets::exactly_one_of(const std::vector<const st
   return out;
 }
 
+// What belongs to one of the sets alone. Listed values are counted together: to unite them one set at a time would copy
+// them for each.
+template <typename Sets, typename Set>
+Result<Set> SchemaSets::only_one_of(Sets& algebra, const std::vector<const Set*>& sets) {
+  decltype(Set::values) values, repeated;
+  for (const Set* set : sets) {
+    if (set->form != Set::Form::kValues) continue;
+    QUIRE_TRY(spend(steps_of(parts_of(*set))));
+    append(values, set->values);
+  }
+  std::sort(values.begin(), values.end());
+  for (size_t i = 1; i < values.size(); ++i) {
+    if (values[i] == values[i - 1]) repeated.push_back(values[i]);
+  }
+  Set some = Sets::of_values(std::move(values)), twice = Sets::of_values(std::move(repeated));
+  for (const Set* set : sets) {
+    if (set->form == Set::Form::kValues) continue;
+    QUIRE_TRY(spend(1 + steps_of(parts_of(some))));
+    const Set again = algebra.both(some, *set);
+    if (!algebra.is_none(again)) twice = algebra.either(twice, again);
+    some = algebra.either(some, *set);
+  }
+  return algebra.both(some, algebra.complement(twice));
+}
+
 Result<ValueSet> SchemaSets::exactly_one(const std::vector<ValueSet>& sets) {
   ValueSet out;
   int nulls = 0, trues = 0, falses = 0;
-  NumberSet some_number = NumberSets::none(), twice_number = NumberSets::none();
-  StringSet some_string = StringSets::none(), twice_string = StringSets::none();
+  std::vector<const NumberSet*> numbers;
+  std::vector<const StringSet*> strings;
   std::vector<const std::vector<ArrayShape>*> arrays;
   std::vector<const std::vector<ObjectShape>*> objects;
   for (const ValueSet& set : sets) {
@@ -412,20 +544,16 @@ Result<ValueSet> SchemaSets::exactly_one(const std::vector<ValueSet>& sets) {
     nulls += set.has_null;
     trues += set.has_true;
     falses += set.has_false;
-    const NumberSet number_again = numbers_.both(some_number, set.numbers);
-    if (!numbers_.is_none(number_again)) twice_number = numbers_.either(twice_number, number_again);
-    some_number = numbers_.either(some_number, set.numbers);
-    const StringSet string_again = strings_.both(some_string, set.strings);
-    if (!strings_.is_none(string_again)) twice_string = strings_.either(twice_string, string_again);
-    some_string = strings_.either(some_string, set.strings);
+    numbers.push_back(&set.numbers);
+    strings.push_back(&set.strings);
     arrays.push_back(&set.arrays);
     objects.push_back(&set.objects);
   }
   out.has_null = nulls == 1;
   out.has_true = trues == 1;
   out.has_false = falses == 1;
-  out.numbers = numbers_.both(some_number, numbers_.complement(twice_number));
-  out.strings = strings_.both(some_string, strings_.complement(twice_string));
+  QUIRE_ASSIGN(out.numbers, only_one_of(numbers_, numbers));
+  QUIRE_ASSIGN(out.strings, only_one_of(strings_, strings));
   QUIRE_ASSIGN(out.arrays, exactly_one_of<ArrayShape>(arrays));
   QUIRE_ASSIGN(out.objects, exactly_one_of<ObjectShape>(objects));
   return out;

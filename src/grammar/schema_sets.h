@@ -33,6 +33,8 @@ using ConjId = uint32_t;
 inline constexpr ConjId kAny = 0;    // no literals: every value
 inline constexpr ConjId kNever = 1;  // no value
 
+inline constexpr size_t kMaxPrefix = 10'000;  // positions of an array that have schemas of their own
+
 class Conjunctions {
  public:
   Conjunctions();
@@ -108,7 +110,8 @@ struct ValueSet {
 };
 
 // The algebra of these sets. What cannot be told exactly is an error (unsupported) whose message names no place; the
-// caller adds it. Every operation takes fuel; once it is used up, everything fails. Not thread-safe.
+// caller adds it. Every operation takes fuel, also for the values that
+// it goes through; once it is used up, everything fails. Not thread-safe.
 class SchemaSets {
  public:
   SchemaSets(RegexStore& store, bool strict_integers);
@@ -118,6 +121,8 @@ class SchemaSets {
   static ValueSet none() { return {}; }
   Result<ValueSet> both(const ValueSet& a, const ValueSet& b);
   Result<ValueSet> either(const ValueSet& a, const ValueSet& b);
+  // The values of at least one of the sets. What they list is joined once, so that many constants take linear time.
+  Result<ValueSet> any_of(const std::vector<std::shared_ptr<const ValueSet>>& sets);
   Result<ValueSet> complement(const ValueSet& a);
   // The values that belong to exactly one of the sets.
   Result<ValueSet> exactly_one(const std::vector<ValueSet>& sets);
@@ -132,13 +137,15 @@ class SchemaSets {
   // What an array of this shape demands of the item at this position, and of those after all prefixes.
   ConjId item_of(const ArrayShape& shape, size_t position);
   static size_t longest_prefix(const ArrayShape& shape);
+  static size_t required_positions(const ArrayShape& shape);
 
   RegexStore& store() { return store_; }
   NumberSets& numbers() { return numbers_; }
   StringSets& strings() { return strings_; }
   Conjunctions& conjunctions() { return conjunctions_; }
   const Conjunctions& conjunctions() const { return conjunctions_; }
-  // Takes fuel; an error if there is none left.
+  // Takes fuel, some microseconds' worth for each unit; an error if there is none left. This bounds the time, and the
+  // memory of what is remembered, of schemas whose size says little of either: references, combinations, long lists.
   Status spend(int64_t amount);
 
   // The conjunctions that together hold exactly the values outside of a conjunction.
@@ -157,8 +164,12 @@ class SchemaSets {
   Result<std::vector<ArrayShape>> complement(const std::vector<ArrayShape>& shapes);
   Result<std::vector<ObjectShape>> complement(const ObjectShape& shape);
   Result<std::vector<ArrayShape>> complement(const ArrayShape& shape);
+  template <typename Sets, typename Set>
+  Result<Set> union_of(Sets& algebra, const std::vector<const Set*>& sets);
+  template <typename Sets, typename Set>
+  Result<Set> only_one_of(Sets& algebra, const std::vector<const Set*>& sets);
   template <typename Shape>
-  Result<std::vector<Shape>> exactly_one_of(const std::vector<const std::vector<Shape>*>& sets);
+  Result<std::vector<Shape>> exactly_one_of(const std::vector<const std::vector<Shape>*>& all);
 
  private:
   RegexStore& store_;

@@ -166,8 +166,8 @@ StringSet StringSets::both(const StringSet& a, const StringSet& b) {
   if (is_all(a)) return b;
   if (is_all(b)) return a;
   if (a.form == Form::kValues || b.form == Form::kValues) {
-    const StringSet& listed = a.form == Form::kValues ? a : b;
-    const StringSet& other = a.form == Form::kValues ? b : a;
+    const bool first = a.form == Form::kValues && (b.form != Form::kValues || a.values.size() <= b.values.size());
+    const StringSet &listed = first ? a : b, &other = first ? b : a;
     StringSet out;
     out.form = Form::kValues;
     std::copy_if(listed.values.begin(), listed.values.end(), std::back_inserter(out.values),
