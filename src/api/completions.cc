@@ -20,6 +20,15 @@ struct LogprobState {
   int64_t offset = 0;  // in characters of the text
 };
 
+// The bytes of `text`, from `at` on, that belong to a token of a prompt that shows as `shown`. A token that is not in
+// the text, such as a BOS that was added, has none.
+size_t width_in(std::string_view text, size_t at, std::string_view shown, bool special) {
+  const std::string_view rest = text.substr(at);
+  if (rest.starts_with(shown)) return shown.size();
+  if (at == 0 && shown.starts_with(' ') && rest.starts_with(shown.substr(1))) return shown.size() - 1;  // one was added
+  return special ? 0 : std::min(shown.size(), rest.size());  // else the tokenizer has changed the text
+}
+
 int64_t count_characters(std::string_view text) {
   return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
@@ -31,26 +40,29 @@ class Completions final : public Generation {
     bool echo = false;
     bool drop_answer = false;  // max_tokens 0: only the prompt was asked for
     bool prompt_logprobs = false;
+    bool skip_special = true;
+    std::vector<std::string> prompts;  // their texts; only with echo
   };
-  Completions(Service& service, ReplyPtr reply, GenerationOptions options, const Options& own)
-      : Generation(service, std::move(reply), std::move(options)), own_(own) {}
+  Completions(Service& service, ReplyPtr reply, GenerationOptions options, Options own)
+      : Generation(service, std::move(reply), std::move(options)), own_(std::move(own)) {}
 
  private:
-  std::string prompt_text(const PromptState& prompt) const {
+  bool is_special(int32_t token) const {
     const auto& tokenizer = service_.model().tokenizer();
-    return tokenizer == nullptr ? std::string() : tokenizer->decode(prompt.ids, true);
+    return tokenizer != nullptr && tokenizer->is_special(token);
   }
 
-  // Writes the logprobs of the echoed prompt (if not null) and of these tokens as OpenAI's four parallel lists.
-  void write_logprobs(JsonWriter& w, const PromptState* echoed, const std::vector<int32_t>& tokens,
+  // Writes the logprobs of the choice's prompt (if `echoes`) and of these tokens as OpenAI's four parallel lists.
+  void write_logprobs(JsonWriter& w, const Choice& choice, bool echoes, const std::vector<int32_t>& tokens,
                       const LogprobRows& rows, LogprobState& state) const {
     JsonWriter o, v, t, m;
     o.open_array();
     v.open_array();
     t.open_array();
     m.open_array();
+    // Returns the token's text.
     const auto add = [&](int32_t token, const std::vector<sampling::TokenLogprob>* row) {
-      const std::string shown = state.texts.show(token);
+      std::string shown = state.texts.show(token);
       t.string(shown);
       o.integer(state.offset);
       if (row == nullptr || row->empty()) {
@@ -66,15 +78,25 @@ class Completions final : public Generation {
         }
         m.close_object();
       }
-      state.offset += count_characters(shown);
       state.texts.advance(token);
+      return shown;
     };
-    if (echoed != nullptr) {
-      for (size_t i = 0; i < echoed->ids.size(); ++i) {
-        add(echoed->ids[i], i == 0 || i > echoed->logprobs.size() ? nullptr : &echoed->logprobs[i - 1]);
+    if (echoes) {
+      const PromptState& prompt = prompts_[choice.prompt];
+      const std::string_view text = own_.prompts[choice.prompt];
+      for (size_t i = 0, at = 0; i < prompt.ids.size(); ++i) {
+        const std::string shown =
+            add(prompt.ids[i], i == 0 || i > prompt.logprobs.size() ? nullptr : &prompt.logprobs[i - 1]);
+        const size_t width = width_in(text, at, shown, is_special(prompt.ids[i]));
+        state.offset += count_characters(text.substr(at, width));
+        at += width;
       }
+      state.offset = count_characters(text);
     }
-    for (size_t i = 0; i < tokens.size(); ++i) add(tokens[i], i < rows.size() ? &rows[i] : nullptr);
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const std::string shown = add(tokens[i], i < rows.size() ? &rows[i] : nullptr);
+      if (!own_.skip_special || !is_special(tokens[i])) state.offset += count_characters(shown);
+    }
     w.open_object();
     w.key("text_offset").raw(o.close_array().text()).key("token_logprobs").raw(v.close_array().text());
     w.key("tokens").raw(t.close_array().text()).key("top_logprobs").raw(m.close_array().text());
@@ -112,9 +134,9 @@ class Completions final : public Generation {
     JsonWriter w;
     write_head(w);
     w.key("choices").open_array().open_object().member_int("index", static_cast<int64_t>(choice.index));
-    w.member("text", echo_now ? prompt_text(prompt) + delta.text : delta.text);
+    w.member("text", echo_now ? own_.prompts[choice.prompt] + delta.text : delta.text);
     w.key("logprobs").value_or_null(own_.logprobs.has_value(), [&] {
-      write_logprobs(w, echo_now ? &prompt : nullptr, delta.tokens, delta.logprobs, state_of(choice));
+      write_logprobs(w, choice, echo_now, delta.tokens, delta.logprobs, state_of(choice));
     });
     write_ending(w, choice);
     if (options_.return_token_ids) {
@@ -169,10 +191,10 @@ class Completions final : public Generation {
       choice.logprobs.clear();
     }
     w.open_object().member_int("index", static_cast<int64_t>(choice.index));
-    w.member("text", own_.echo ? prompt_text(prompt) + choice.text : choice.text);
+    w.member("text", own_.echo ? own_.prompts[choice.prompt] + choice.text : choice.text);
     w.key("logprobs").value_or_null(own_.logprobs.has_value(), [&] {
       LogprobState state{TokenTexts(tokenizer, options_.tokens_as_ids)};
-      write_logprobs(w, own_.echo ? &prompt : nullptr, choice.tokens, choice.logprobs, state);
+      write_logprobs(w, choice, own_.echo, choice.tokens, choice.logprobs, state);
     });
     write_ending(w, choice);
     w.key("token_ids").value_or_null(options_.return_token_ids, [&] { write_ids(w, choice.tokens); });
@@ -227,6 +249,15 @@ ApiStatus check_sequences(size_t prompts, int64_t n) {
                          " sequences, and at most ", sampling::kMaxSequences, " are accepted."});
 }
 
+// What echo shows of a prompt: the text as it was sent, or that of its tokens if there is no such text.
+std::string echo_of(const Service& service, const llm::Prompt& sent, const std::vector<int32_t>& ids, bool truncated,
+                    bool skip_special) {
+  const auto* text = std::get_if<llm::TextPrompt>(&sent);
+  if (text != nullptr && !truncated) return text->text;
+  const auto& tokenizer = service.model().tokenizer();
+  return tokenizer == nullptr ? std::string() : tokenizer->decode(ids, skip_special);
+}
+
 ApiStatus start_completions(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
   QUIRE_ASSIGN(const Body body, Body::parse(request.body, completion_schema()));
   QUIRE_TRY(service.check_model(body));
@@ -238,6 +269,7 @@ ApiStatus start_completions(Service& service, const HttpRequest& request, const 
   Completions::Options own;
   own.logprobs = body.integer("logprobs");
   own.echo = body.boolean("echo", false);
+  own.skip_special = params.skip_special_tokens;
   std::optional<int64_t> max_tokens = body.integer("max_tokens");
   if (max_tokens == 0) {
     if (!own.echo) return bad_field("max_tokens", "must be at least 1, unless echo is true.");
@@ -265,7 +297,9 @@ ApiStatus start_completions(Service& service, const HttpRequest& request, const 
   for (const llm::Prompt& prompt : prompts) {
     if (request.cancelled != nullptr && *request.cancelled) return Ok{};  // nobody waits for the answer
     QUIRE_ASSIGN(std::vector<int32_t> ids, service.model().tokens_of(prompt));
+    const size_t whole = ids.size();
     truncate_prompt(body, service, ids);
+    if (own.echo) own.prompts.push_back(echo_of(service, prompt, ids, ids.size() < whole, own.skip_special));
     total += ids.size();
     if (total > kMaxPromptTokens && prompts.size() > 1) {
       return bad_field(
@@ -278,7 +312,7 @@ ApiStatus start_completions(Service& service, const HttpRequest& request, const 
                  service.model().prepare(std::move(ids), checked, common.priority, common.cache_salt, constraint));
     requests.push_back(std::move(ready));
   }
-  return std::make_shared<Completions>(service, reply, std::move(options), own)->start(std::move(requests));
+  return std::make_shared<Completions>(service, reply, std::move(options), std::move(own))->start(std::move(requests));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 """The openai package against the server, as its users call it."""
 
 import asyncio
+import json
 
 import openai
 import pytest
@@ -90,6 +91,31 @@ def test_logprobs_and_echo(client, model, server):
     alone = client.completions.create(model=model, prompt="hello there", max_tokens=0, logprobs=2, echo=True)
     assert alone.choices[0].logprobs.token_logprobs == rows.token_logprobs[:prompt["count"]]
     assert alone.usage.completion_tokens == 0
+
+
+def test_echo_shows_the_prompt_as_it_was_sent(server):
+    prompt = "<|bos|>héllo\nhi<|eos|>"
+    ids = server.ok("/tokenize", {"prompt": prompt})["tokens"]
+
+    def echoed(prompt, **fields):
+        body = {"prompt": prompt, "max_tokens": 3, "temperature": 0, "logprobs": 1, "echo": True} | fields
+        choice = server.ok("/v1/completions", body)["choices"][0]
+        rows = choice["logprobs"]
+        for token, offset in zip(rows["tokens"], rows["text_offset"]):
+            special = token in ("<|bos|>", "<|eos|>")
+            assert choice["text"][offset:].startswith(token) or special, (choice["text"], rows)
+        return choice["text"]
+
+    answer = server.ok("/v1/completions", {"prompt": prompt, "max_tokens": 3, "temperature": 0})["choices"][0]["text"]
+    assert echoed(prompt) == prompt + answer
+    assert echoed(ids) == "héllo\nhi" + answer
+    assert echoed(ids, skip_special_tokens=False).startswith(prompt)
+    assert echoed(prompt, truncate_prompt_tokens=2).startswith("i")
+    assert echoed(prompt, truncate_prompt_tokens=2, skip_special_tokens=False).startswith("i<|eos|>")
+    body = {"prompt": [prompt, "x"], "max_tokens": 3, "temperature": 0, "echo": True, "stream": True, "logprobs": 1}
+    events = [json.loads(line[6:]) for line in server.post("/v1/completions", body).text.splitlines() if line.startswith("data: {")]
+    texts = ["".join(e["choices"][0]["text"] for e in events if e["choices"][0]["index"] == i) for i in (0, 1)]
+    assert texts[0] == prompt + answer and texts[1].startswith("x")
 
 
 def test_stop_strings_and_tokens(client, model):
