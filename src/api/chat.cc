@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // /v1/chat/completions: conversations to be answered.
+#include <utility>
+
 #include "api/constraint_fields.h"
 #include "api/conversation.h"
 #include "api/json_writer.h"
@@ -232,12 +234,42 @@ ApiStatus check_choices(const ToolSet& tools, int64_t n) {
   return bad_field("n", "must be smaller with tools of this size.");
 }
 
-std::string last_text(const json::Value& messages, const std::string& role) {
+// What the prompt has between the text parts of a message: a newline where it joins them, nothing where the template
+// takes them as they are.
+std::string between_parts(const Service& service, const ToolSet& tools, const ChatInput& input) {
+  using text::ContentFormat;
+  ContentFormat format = service.options().content_format;
+  if (format == ContentFormat::kAuto) {
+    const auto find = [&](const text::ChatTemplate& one) { return one.content_format(!tools.tools.empty()); };
+    const text::ChatTemplate* loaded = service.model().chat_template();
+    auto found = Result<ContentFormat>(ContentFormat::kString);
+    if (input.chat_template) {
+      if (auto own = text::ChatTemplate::parse(*input.chat_template); own.ok()) found = find(*own);
+    } else if (loaded != nullptr) {
+      found = find(*loaded);
+    }
+    if (found.ok()) format = *found;
+  }
+  return format == ContentFormat::kString ? "\n" : "";
+}
+
+// The text of the last message if it has that role; `between` stands between its parts.
+std::string last_text(const json::Value& messages, const std::string& role, const std::string& between) {
   const json::Value& last = messages.as_array().back();
   const json::Value* its_role = last.find("role");
   const json::Value* content = last.find("content");
-  if (its_role == nullptr || !its_role->is_string() || its_role->as_string() != role) return "";
-  return content != nullptr && content->is_string() ? content->as_string() : "";
+  if (its_role == nullptr || !its_role->is_string() || its_role->as_string() != role || content == nullptr) return "";
+  if (content->is_string()) return content->as_string();
+  if (!content->is_array()) return "";
+  std::string text;
+  bool first = true;
+  for (const json::Value& part : content->as_array()) {
+    const json::Value* piece = part.is_string() ? &part : part.find("text");
+    if (piece == nullptr || !piece->is_string()) continue;
+    if (!std::exchange(first, false)) text += between;
+    text += piece->as_string();
+  }
+  return text;
 }
 
 ApiStatus start_chat(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
@@ -265,7 +297,9 @@ ApiStatus start_chat(Service& service, const HttpRequest& request, const ReplyPt
     const json::Value* role = input.messages.as_array().back().find("role");
     if (role != nullptr && role->is_string()) own.role = role->as_string();
   }
-  if (body.boolean("echo", false)) own.echo = last_text(input.messages, own.role);
+  if (body.boolean("echo", false)) {
+    own.echo = last_text(input.messages, own.role, between_parts(service, tools, input));
+  }
   show_tools(service, tools, input);
   QUIRE_ASSIGN(const std::shared_ptr<AnswerFormat> format, answer_format(service, tools, input));
   format->include_reasoning = body.boolean("include_reasoning", true);

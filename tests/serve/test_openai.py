@@ -161,6 +161,12 @@ def test_continuing_a_message(client, model, server):
     extra = {"continue_final_message": True, "add_generation_prompt": False, "echo": True}
     answer = client.chat.completions.create(model=model, messages=messages, max_tokens=4, temperature=0, extra_body=extra)
     assert answer.choices[0].message.content.startswith("Once upon")
+    parts = [{"type": "text", "text": "Once"}, {"type": "text", "text": "upon"}]
+    listed = client.chat.completions.create(model=model, messages=MESSAGES + [{"role": "assistant", "content": parts}],
+                                            max_tokens=4, temperature=0, extra_body=extra).choices[0].message.content
+    joined = client.chat.completions.create(model=model, messages=MESSAGES + [{"role": "assistant", "content": "Once\nupon"}],
+                                            max_tokens=4, temperature=0, extra_body=extra).choices[0].message.content
+    assert listed == joined and listed.startswith("Once\nupon")
 
 
 @pytest.mark.parametrize("body, field", [
