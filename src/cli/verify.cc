@@ -12,6 +12,7 @@
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/replay_url.h"
+#include "cli/shown_reply.h"
 #include "llm/receipt_check.h"
 
 namespace quire::cli {
@@ -31,24 +32,50 @@ struct CheckFlags {
 struct Found {
   std::string place;  // "reply.json, choice 0"
   llm::ReadReceipt read;
+  std::optional<ShownReply> reply = {};  // none: a line of --record-requests
 };
+
+// The streams whose events are being read, by the answer's id and the index of the choice.
+using Streams = std::map<std::string, ShownReply>;
 
 const json::Value* string_at(const json::Value& object, const char* name) {
   const json::Value* value = object.find(name);
   return value != nullptr && value->is_string() ? value : nullptr;
 }
 
-// The text of a choice, if it is all of the answer: no tool calls, no reasoning, and not the last event of a stream.
-std::optional<std::string> text_of(const json::Value& choice) {
-  if (const json::Value* text = string_at(choice, "text");
-      text != nullptr && choice.find("prompt_logprobs") != nullptr) {
-    return text->as_string();
+void append_string(const json::Value& object, const char* name, std::string& to) {
+  if (const json::Value* text = string_at(object, name)) to += text->as_string();
+}
+
+// The calls of a message; those of a piece of a stream have an index, and go on where the last piece ended.
+void append_calls(const json::Value& message, std::vector<ShownCall>& to) {
+  const json::Value* calls = message.find("tool_calls");
+  if (calls == nullptr || !calls->is_array()) return;
+  for (const json::Value& call : calls->as_array()) {
+    const json::Value* index = call.find("index");
+    const bool goes_on = index != nullptr && index->is_int() && index->as_int() + 1 == static_cast<int64_t>(to.size());
+    if (!goes_on) to.emplace_back();
+    const json::Value* function = call.find("function");
+    if (function == nullptr) continue;
+    append_string(*function, "name", to.back().name);
+    append_string(*function, "arguments", to.back().arguments);
   }
+}
+
+// Adds what the choice shows. A stream of chat begins with the role.
+void append_choice(const json::Value& choice, bool begins, ShownReply& to) {
   const json::Value* message = choice.find("message");
-  if (message == nullptr || message->find("tool_calls") != nullptr) return std::nullopt;
-  const json::Value* content = string_at(*message, "content");
-  if (content == nullptr || string_at(*message, "reasoning") != nullptr) return std::nullopt;
-  return content->as_string();
+  const json::Value* delta = choice.find("delta");
+  if (const json::Value* shown = message != nullptr ? message : delta) {
+    if (begins && message == nullptr && shown->find("role") == nullptr) to.partial = true;
+    to.chat = true;
+    append_string(*shown, "content", to.text);
+    append_string(*shown, "reasoning", to.reasoning);
+    append_calls(*shown, to.calls);
+  } else {
+    append_string(choice, "text", to.text);
+  }
+  append_string(choice, "finish_reason", to.finish);
 }
 
 Status add_receipt(const json::Value& value, const std::string& place, std::vector<Found>& out) {
@@ -59,7 +86,7 @@ Status add_receipt(const json::Value& value, const std::string& place, std::vect
 }
 
 // Adds the receipts of a reply, of an event of a stream, or of a line of --record-requests.
-Status add_receipts(const json::Value& value, const std::string& place, std::vector<Found>& out) {
+Status add_receipts(const json::Value& value, const std::string& place, Streams& streams, std::vector<Found>& out) {
   if (value.find("logits") != nullptr) return add_receipt(value, place, out);
   if (const json::Value* receipts = value.find("receipts"); receipts != nullptr && receipts->is_array()) {
     size_t index = 0;
@@ -69,13 +96,18 @@ Status add_receipts(const json::Value& value, const std::string& place, std::vec
   }
   const json::Value* choices = value.find("choices");
   if (choices == nullptr || !choices->is_array()) return {};
+  const json::Value* id = string_at(value, "id");
   for (const json::Value& choice : choices->as_array()) {
     const json::Value* receipt = choice.find("receipt");
-    if (receipt == nullptr) continue;
     const json::Value* index = choice.find("index");
     const int64_t number = index != nullptr && index->is_int() ? index->as_int() : 0;
+    const std::string key = (id == nullptr ? "" : id->as_string()) + "\n" + std::to_string(number);
+    const auto [stream, begins] = streams.try_emplace(key);
+    append_choice(choice, begins, stream->second);
+    if (receipt == nullptr) continue;
     QUIRE_TRY(add_receipt(*receipt, place + ", choice " + std::to_string(number), out));
-    out.back().read.text = text_of(choice);
+    out.back().reply = std::move(stream->second);
+    streams.erase(stream);
   }
   return {};
 }
@@ -92,17 +124,18 @@ Result<json::Value> read_line(std::string_view line) {
 
 Status read_lines(std::istream& input, const std::string& name, std::vector<Found>& out) {
   std::string line, whole;
+  Streams streams;
   for (size_t number = 1; std::getline(input, line); ++number) {
     auto value = read_line(line);
     if (!value.ok() && out.empty() && number == 1) {  // one value that is written on several lines
       whole = line + "\n" + std::string(std::istreambuf_iterator<char>(input), {});
       auto parsed = json::parse(whole);
       if (!parsed.ok()) return in_file(name, parsed.error());
-      return add_receipts(*parsed, name, out);
+      return add_receipts(*parsed, name, streams, out);
     }
     const std::string place = name + ", line " + std::to_string(number);
     if (!value.ok()) return corrupt({"'", name, "', line ", number, ": ", value.error().message});
-    QUIRE_TRY(add_receipts(*value, number == 1 && input.peek() == EOF ? name : place, out));
+    QUIRE_TRY(add_receipts(*value, number == 1 && input.peek() == EOF ? name : place, streams, out));
   }
   return {};
 }
@@ -222,9 +255,17 @@ class Check {
       for (const Found* one : group) show(*one, llm::unchecked(one->read, "the model could not be loaded"));
       return;
     }
+    const std::vector<llm::ReadReceipt> receipts = receipts_of(group);
     llm::check_receipts(
-        **loaded, receipts_of(group), flags_.concurrency,
-        [&](size_t index, const llm::Verdict& verdict) { show(*group[index], verdict); }, [&] { return stop(); });
+        **loaded, receipts, flags_.concurrency,
+        [&](size_t index, const llm::Verdict& verdict) { show(*group[index], verdict); }, [&] { return stop(); },
+        [&](size_t index, const std::string& text) -> llm::TextFindings {
+          const std::optional<ShownReply>& reply = group[index]->reply;
+          if (!reply) return {};
+          const llm::Receipt& receipt = receipts[index].receipt;
+          if (std::string why = finish_difference(*reply, receipt); !why.empty()) return {std::move(why), ""};
+          return check_shown(*reply, receipt, text, **loaded);
+        });
   }
 
   // Sends all receipts to the server at --url.
@@ -234,7 +275,19 @@ class Check {
     target.concurrency = flags_.concurrency;
     const std::vector<llm::ReadReceipt> receipts = receipts_of(all);
     const auto done = replay_at(
-        target, receipts, [&](size_t index, const llm::Verdict& verdict) { show(*all[index], verdict); },
+        target, receipts,
+        [&](size_t index, llm::Verdict verdict) {
+          const std::optional<ShownReply>& reply = all[index]->reply;
+          if (reply && verdict.kind == llm::Verdict::Kind::kSame) {
+            const std::string why = finish_difference(*reply, receipts[index].receipt);
+            if (why.empty()) {
+              verdict.text += "; the text of the reply was not checked";
+            } else {
+              verdict = {llm::Verdict::Kind::kDiffers, why};
+            }
+          }
+          show(*all[index], verdict);
+        },
         [&] { return stop(); });
     if (done.ok()) return;
     report(done.error());

@@ -50,8 +50,7 @@ struct Receipt {
 
 struct ReadReceipt {
   Receipt receipt;
-  bool intact = true;               // its digest is that of its contents
-  std::optional<std::string> text;  // what the reply shows as the answer, to be compared; filled in by the caller
+  bool intact = true;  // its digest is that of its contents
 };
 // The Error names the member that is missing or wrong.
 Result<ReadReceipt> read_receipt(const json::Value& value);

@@ -74,11 +74,6 @@ void compare(const Receipt& receipt, const Delta& delta, Running& running) {
   }
 }
 
-// Whether the reply shows the text of these tokens: without what was parsed away, or behind an echo.
-bool shows(const std::string& reply, const std::string& text) {
-  return reply.ends_with(text) || text.find(reply) != std::string::npos;
-}
-
 // Whether an answer that ended by its length has the length that its settings allow.
 bool has_its_length(const Receipt& receipt) {
   if (receipt.finish != "length") return true;
@@ -88,7 +83,8 @@ bool has_its_length(const Receipt& receipt) {
 }
 
 // What is wrong with the receipt before anything is run, and what the run found.
-Verdict judge(const ReadReceipt& read, const Origin& here, const std::string& difference) {
+Verdict judge(const ReadReceipt& read, const Origin& here, const std::string& difference,
+              const std::string& note = "") {
   std::string text;
   const auto add = [&](const std::string& reason) { text += (text.empty() ? "" : "; ") + reason; };
   if (!read.intact) add(kChanged);
@@ -96,7 +92,8 @@ Verdict judge(const ReadReceipt& read, const Origin& here, const std::string& di
   if (!has_its_length(read.receipt)) add("the answer does not have the length of its settings");
   if (!difference.empty()) add(difference);
   if (!text.empty()) return {Verdict::Kind::kDiffers, text};
-  return {Verdict::Kind::kSame, "same bits: " + count(read.receipt.tokens.size(), "token")};
+  return {Verdict::Kind::kSame,
+          "same bits: " + count(read.receipt.tokens.size(), "token") + (note.empty() ? "" : "; ") + note};
 }
 
 }  // namespace
@@ -117,7 +114,8 @@ Verdict compare_receipts(const ReadReceipt& read, const Receipt& made) {
 }
 
 void check_receipts(Llm& llm, std::span<const ReadReceipt> receipts, int64_t concurrency,
-                    const std::function<void(size_t, const Verdict&)>& on_verdict, const std::function<bool()>& stop) {
+                    const std::function<void(size_t, const Verdict&)>& on_verdict, const std::function<bool()>& stop,
+                    const TextCheck& check_text) {
   const Origin& here = llm.origin();
   std::map<engine::RequestId, Running> running;
   const auto start = [&](size_t index) {
@@ -145,10 +143,9 @@ void check_receipts(Llm& llm, std::span<const ReadReceipt> receipts, int64_t con
       }
       if (it->second.difference.empty() && delta.finish == engine::FinishReason::kNone) continue;
       llm.abort(delta.id);
-      if (it->second.difference.empty() && read.text && !shows(*read.text, it->second.text)) {
-        it->second.difference = "the text of the reply is not that of its tokens";
-      }
-      on_verdict(it->second.index, judge(read, here, it->second.difference));
+      TextFindings found{it->second.difference, ""};
+      if (found.difference.empty() && check_text) found = check_text(it->second.index, it->second.text);
+      on_verdict(it->second.index, judge(read, here, found.difference, found.note));
       running.erase(it);
     }
   }

@@ -14,7 +14,9 @@ import httpx
 import pytest
 
 from conftest import BIN_DIR, export
+from scripted import make_scripted
 from test_same_bits import make_request
+from test_tools import MARKERS, SCRIPTS, TOOLS, TURN, kwargs
 
 BUSY = ("--max-model-len", 256, "--num-gpu-blocks-override", 24, "--max-num-seqs", 24, "--max-num-batched-tokens", 64)
 
@@ -238,6 +240,97 @@ def test_a_changed_text_fails(reply, verify):
     changed["choices"][1]["text"] += "!"
     code, output = verify(changed)
     assert code == 1 and "choice 1: the text of the reply is not that of its tokens" in output
+
+
+@pytest.fixture(scope="module")
+def talker(folder, start):
+    """A server that says what it is told to, with tool calls and reasoning."""
+    name = make_scripted(folder, "talker", SCRIPTS, special=MARKERS)
+    return start(name, "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3", "--enable-auto-tool-choice")
+
+
+def said(talker, script, **fields) -> dict:
+    body = {"messages": TURN, "tools": TOOLS, "temperature": 0, "return_receipt": True} | kwargs(script) | fields
+    return talker.ok("/v1/chat/completions", {name: value for name, value in body.items() if value is not None})
+
+
+def completed(server, prompt, **fields) -> dict:
+    return server.ok("/v1/completions", {"prompt": prompt, "temperature": 0, "max_tokens": 12, "return_receipt": True} | fields)
+
+
+def verify_lines(replies, folder, tmp_path) -> tuple[int, list[str]]:
+    texts = [reply if isinstance(reply, str) else json.dumps(reply) for reply in replies]
+    (tmp_path / "lines.jsonl").write_text("\n".join(texts) + "\n")
+    code, output = check("verify", tmp_path / "lines.jsonl", folder, model="talker")
+    return code, output.splitlines()
+
+
+def test_replies_of_every_kind_verify(talker, folder, tmp_path):
+    last = TURN + [{"role": "assistant", "content": "Once upon"}]
+    kinds = [{}, {"tools": None}, {"tool_choice": "none"}, {"parallel_tool_calls": False}, {"max_tokens": 4}, {"max_tokens": 7},
+             {"stop": ["add"]}, {"stop": ["ad"], "include_stop_str_in_output": True}, {"skip_special_tokens": False},
+             {"messages": last, "echo": True, "tools": None}]
+    replies = [said(talker, script, **kind) for script in SCRIPTS for kind in kinds]
+    for script in SCRIPTS:
+        for fields in ({}, {"stream_interval": 3}):
+            body = {"messages": TURN, "tools": TOOLS, "temperature": 0, "n": 1, "stream": True, "return_receipt": True}
+            replies.append(talker.post("/v1/chat/completions", body | kwargs(script) | fields).text.strip())
+    for echo in (False, True):
+        for prompt in ("<|go_think|>", [410, 65, 66], "<|go_call|>"):
+            for fields in ({}, {"skip_special_tokens": False}, {"stop": ["e"]}, {"stream": True}):
+                body = {"prompt": prompt, "max_tokens": 6, "echo": echo, "temperature": 0, "return_receipt": True} | fields
+                replies.append(talker.post("/v1/completions", body).text.strip())
+    code, lines = verify_lines(replies, folder, tmp_path)
+    assert code == 0 and len(lines) == len(replies), "\n".join(line for line in lines if "same bits" not in line)
+    assert all(": same bits: " in line for line in lines)
+    hidden = [line for line in lines if "its tokens have tool calls that the reply does not show" in line]
+    assert hidden and len(hidden) <= len(SCRIPTS), "only of replies to tool_choice none and of one without parallel calls"
+
+
+def test_a_changed_answer_fails(talker, folder, tmp_path):
+    text, calls = "the text of the reply is not that of its tokens", "the tool calls of the reply are not those of its tokens"
+    changed, wanted = [], []
+
+    def add(reply, sentence, change, message=True):
+        choice = copy.deepcopy(reply)["choices"][0]
+        change(choice["message"] if message else choice)
+        changed.append({"id": str(len(changed)), "choices": [choice]})
+        wanted.append(sentence)
+
+    plain, call, two = said(talker, "plain"), said(talker, "call"), said(talker, "two")
+    think, stopped = said(talker, "think"), completed(talker, "<|go_plain|>", stop=["It"])
+    assert stopped["choices"][0]["text"] == "" and stopped["choices"][0]["finish_reason"] == "stop"
+    add(stopped, text, lambda c: c.update(text="A wholly different answer."), message=False)
+    whole = completed(talker, "<|go_plain|>", max_tokens=2)
+    for other in ("X" + whole["choices"][0]["text"], "", whole["choices"][0]["text"][1:]):
+        add(whole, text, lambda c, other=other: c.update(text=other), message=False)
+    add(whole, "the finish_reason of the reply is stop, and its answer ended by length", lambda c: c.update(finish_reason="stop"), False)
+    echoed = completed(talker, "AB<|go_plain|>", echo=True)
+    add(echoed, text, lambda c: c.update(text=c["text"][1:]), message=False)
+    for other in ("No. It is three.", "It is", "", "t is three.", None):
+        add(plain, text, lambda m, other=other: m.update(content=other))
+    add(call, text, lambda m: m.update(content="No. " + m["content"]))
+    add(call, calls, lambda m: m["tool_calls"][0]["function"].update(arguments='{"a": 2, "b": "x\\ny é"}'))
+    add(call, calls, lambda m: m["tool_calls"][0]["function"].update(name="now"))
+    add(call, calls, lambda m: m.pop("tool_calls"))
+    add(two, calls, lambda m: m["tool_calls"].pop(0))
+    add(think, text, lambda m: m.update(reasoning="One and two are four."))
+    add(think, text, lambda m: m.update(reasoning=None))
+    add(think, text, lambda m: m.update(content="Four, I think."))
+    code, lines = verify_lines(changed, folder, tmp_path)
+    assert code == 1 and len(lines) == len(wanted)
+    for line, sentence in zip(lines, wanted):
+        assert line.endswith(sentence), lines
+
+
+def test_a_changed_event_of_a_stream_fails(talker, folder, tmp_path):
+    body = {"messages": TURN, "temperature": 0, "stream": True, "return_receipt": True} | kwargs("plain")
+    stream = talker.post("/v1/chat/completions", body).text.strip()
+    assert "three." in stream
+    code, lines = verify_lines([stream.replace("three.", "four.")], folder, tmp_path)
+    assert code == 1 and lines[0].endswith("the text of the reply is not that of its tokens")
+    code, lines = verify_lines([stream.split("\n\n")[-2]], folder, tmp_path)
+    assert code == 0 and lines[0].endswith("; the text of the reply was not checked")
 
 
 def flip_a_bit(file, at):
