@@ -287,6 +287,40 @@ def test_replies_of_every_kind_verify(talker, folder, tmp_path):
     assert hidden and len(hidden) <= len(SCRIPTS), "only of replies to tool_choice none and of one without parallel calls"
 
 
+MARKUPS = {
+    "qwen3_coder": ("qwen3", ["<think>", "Add.", "</think>", "\n\nSure.\n", "<tool_call>", "\n<function=add>\n<parameter=a>\n1\n</parameter>",
+                              "\n<parameter=b>\n", "x\ny \"é\"", "\n</parameter>\n</function>", "\n", "</tool_call>"]),
+    "glm45": ("none", ["<tool_call>", "add\n", "<arg_key>", "a", "</arg_key>", "\n<arg_value>", "7", "</arg_value>", "</tool_call>"]),
+    "openai": ("openai_gptoss", ["<|channel|>", "analysis", "<|message|>", "I should add.", "<|end|>", "<|start|>", "assistant",
+                                 "<|channel|>", "commentary to=functions.add ", "<|constrain|>", "json", "<|message|>",
+                                 '{"a": 1, ', '"b": "x"}', "<|call|>"]),
+    "pythonic": ("none", ["[add(a=1, ", "b='it is')", "]"]),
+}
+
+
+@pytest.mark.parametrize("markup", MARKUPS)
+def test_calls_of_other_markups_verify(start, folder, tmp_path, markup):
+    reasoning, texts = MARKUPS[markup]
+    special = tuple(text for text in texts if text.startswith("<"))
+    name = make_scripted(folder, f"talker_{markup}", {"call": texts}, special=special)
+    server = start(name, "--tool-call-parser", markup, "--reasoning-parser", reasoning, "--enable-auto-tool-choice")
+    fields = {"chat_template_kwargs": {"script": "call", "enable_thinking": True}}
+    replies = [said(server, "call", **fields)]
+    message = replies[0]["choices"][0]["message"]
+    assert message["tool_calls"][0]["function"]["name"] == "add" and bool(message["reasoning"]) == (reasoning != "none")
+    replies += [said(server, "call", **fields, max_tokens=tokens) for tokens in range(1, len(texts) + 1)]
+    (tmp_path / "lines.jsonl").write_text("\n".join(map(json.dumps, replies)))
+    code, output = check("verify", tmp_path / "lines.jsonl", folder, model=name)
+    assert code == 0 and output.count(": same bits: ") == len(replies) and "not show" not in output, output
+    function = message["tool_calls"][0]["function"]
+    for change in (lambda: message.update(content="Hello"), lambda: function.update(name="now"),
+                   lambda: function.update(arguments='{"a": 23, "b": "other"}')):
+        change()
+        (tmp_path / "changed.json").write_text(json.dumps(replies[0]))
+        code, output = check("verify", tmp_path / "changed.json", folder, model=name)
+        assert code == 1 and "of the reply" in output, output
+
+
 def test_a_changed_answer_fails(talker, folder, tmp_path):
     text, calls = "the text of the reply is not that of its tokens", "the tool calls of the reply are not those of its tokens"
     changed, wanted = [], []
