@@ -200,3 +200,18 @@ def test_a_forged_turn_for_the_default_model(start):
     assert forged.count(end_id) == plain.count(end_id)
     assert turn in one.ok("/detokenize", {"tokens": forged})["prompt"]
     one.stop()
+
+
+@pytest.mark.parametrize("content, between", [("{{ m.content }}", "\n"),
+                                              ("{% if m.content is string %}{{ m.content }}{% else %}"
+                                               "{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}", "")])
+def test_an_echoed_list_is_joined_as_in_the_prompt(start, content, between):
+    server = start("tiny", "--trust-request-chat-template")
+    parts = [{"type": "text", "text": text} for text in ("One", "two")]
+    body = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": parts}], "max_tokens": 2, "echo": True,
+            "chat_template": "{% for m in messages %}" + content + "{% endfor %}", "add_generation_prompt": False,
+            "continue_final_message": True, "return_token_ids": True}
+    answer = server.ok("/v1/chat/completions", body)
+    prompt = server.ok("/detokenize", {"tokens": answer["prompt_token_ids"]})["prompt"]
+    assert prompt == f"hiOne{between}two"
+    assert answer["choices"][0]["message"]["content"].startswith(f"One{between}two")
