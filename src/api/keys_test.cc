@@ -30,7 +30,7 @@ TEST(KeyFile, ReadsNamesKeysAndLimits) {
 
 TEST(KeyFile, SaysWhatIsWrongWithoutShowingAKey) {
   const std::pair<const char*, const char*> cases[] = {
-      {"", "not JSON"},
+      {"", "not valid JSON"},
       {"{}", "must have the form"},
       {R"({"keys": []})", "must have the form"},
       {R"({"keys": [{"name": "ada", "key": "secret"}, {"name": "ada", "key": "other"}]})",

@@ -49,7 +49,7 @@ Result<std::string> argument(const std::string& name, const json::Value& value) 
 
 Result<llm::Options> read_options(std::string_view text) {
   auto parsed = json::parse(text);
-  if (!parsed.ok()) return invalid_argument({"the options are not JSON: ", parsed.error().message});
+  if (!parsed.ok()) return invalid_argument({"the options are ", parsed.error().message});
   if (!parsed->is_object()) return invalid_argument("the options must be a JSON object");
   llm::Options options;
   CLI::App app;

@@ -134,7 +134,7 @@ TEST_F(CApi, TheDescriptorWakesAnEventLoop) {
 }
 
 TEST_F(CApi, SaysWhatIsWrongWithARequest) {
-  EXPECT_NE(refused("{").find("not JSON"), std::string::npos);
+  EXPECT_NE(refused("{").find("not valid JSON"), std::string::npos);
   EXPECT_NE(refused("{}").find("one of prompt"), std::string::npos);
   EXPECT_NE(refused(R"({"prompt_token_ids": [1], "promt": 1})").find("did you mean"), std::string::npos);
   EXPECT_NE(refused(R"({"prompt_token_ids": [1], "messages": [{}]})").find("one of prompt"), std::string::npos);
@@ -226,7 +226,7 @@ TEST(CApiLoad, SaysWhatIsWrongWithTheOptions) {
     EXPECT_NE(told.error.code, QUIRE_OK);
     return told.message();
   };
-  EXPECT_NE(failure("{").find("not JSON"), std::string::npos);
+  EXPECT_NE(failure("{").find("not valid JSON"), std::string::npos);
   EXPECT_NE(failure("[]").find("JSON object"), std::string::npos);
   EXPECT_NE(failure(options(R"(, "max_model_length": 8)")).find("did you mean 'max_model_len'"), std::string::npos);
   EXPECT_NE(failure(options(R"(, "no_enable_prefix_caching": true)")).find("is no option"), std::string::npos);

@@ -69,7 +69,7 @@ def test_usage_is_counted_by_name(keyed):
 
 
 @pytest.mark.parametrize("text, words", [
-    ("{", "not JSON"), ('{"keys": [{"name": "ada", "key": "sk-secret", "speed": 1}]}', "keys[0].speed"),
+    ("{", "not valid JSON"), ('{"keys": [{"name": "ada", "key": "sk-secret", "speed": 1}]}', "keys[0].speed"),
 ])
 def test_a_bad_file_is_one_sentence_that_shows_no_key(folder, tmp_path, text, words):
     file = tmp_path / "keys.json"
