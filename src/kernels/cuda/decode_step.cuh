@@ -18,10 +18,11 @@
 //    adds to all of it, and only products that have tiles for all threadgroups read it.
 //  - A tile is eight or sixteen rows of W, and its chain runs in one warp, as in linear_few.cuh.
 //
-// Attention has two or three parts. A unit of the first part computes the scores of 64 positions (with heads of 256,
-// of 32) of a (sequence, KV head) and writes them to the exchange. A unit of the second part computes 16 columns of p V of a (sequence, KV head,
-// split), and computes the softmax of the whole split for itself. If there are several splits, a third part merges
-// those of a head. Logits are written to memory, together with each threadgroup's largest logit, for sampling.
+// Attention has two or three parts. A unit of the first part computes the scores of 64 positions (with heads of 256, of
+// 32) of a (sequence, KV head) and writes them to the exchange. A unit of the second part computes 16 columns of p V of
+// a (sequence, KV head, split), and computes the softmax of the whole split for itself. If there are several splits, a
+// third part merges those of a head. Logits are written to memory, together with each threadgroup's largest logit, for
+// sampling.
 //
 // Flags grow from launch to launch (`epochs` has a counter for each threadgroup) and must not repeat: the host clears
 // the exchange and the epochs before 2^24 launches. REQUIRES: all threadgroups run at the same time, one per
