@@ -302,6 +302,7 @@ void GpuBackend::reshape_and_cache(const ReshapeAndCacheArgs& args) {
 }
 
 constexpr int kQkvManyTokens = 256, kQkvHeads = 8;
+constexpr uint32_t kQkvResident = 4;  // threadgroups that a multiprocessor has room for beside a product's
 
 // A simdgroup holds a head in registers.
 bool GpuBackend::joins_qkv(const QkvToCacheArgs& args) const {
@@ -320,10 +321,19 @@ void GpuBackend::qkv_to_cache(const QkvToCacheArgs& args) {
   p.v_stride = args.v.stride;
   p.tokens = static_cast<int>(args.q.rows);
   p.heads = static_cast<int>(args.num_heads);
-  // With many tokens the arithmetic counts, not the latency: the tables are loaded once for several heads.
-  p.each = p.tokens >= kQkvManyTokens ? kQkvHeads : 1;
-  p.q_units = static_cast<int>(grid_div(p.heads, p.each));
-  p.kv_units = static_cast<int>(grid_div(p.kv.kv_heads, p.each));
+  // With many tokens the arithmetic counts, not the latency: the tables are loaded once for several heads. With fewer,
+  // a simdgroup has as many heads as let all of them run at once.
+  uint32_t groups = 0;
+  const auto with = [&](int each) {
+    p.each = each;
+    p.q_units = static_cast<int>(grid_div(p.heads, each));
+    p.kv_units = static_cast<int>(grid_div(p.kv.kv_heads, each));
+    groups = grid_div(int64_t{p.tokens} * (p.q_units + 2 * p.kv_units), kCacheRows);
+  };
+  with(p.tokens >= kQkvManyTokens ? kQkvHeads : 1);
+  while (p.each < kQkvHeads && groups > kQkvResident * static_cast<uint32_t>(device_->info().compute_units)) {
+    with(2 * p.each);
+  }
   p.rot_dim = static_cast<int>(args.rot_dim);
   p.interleaved = args.interleaved;
   p.normed_q = args.q_norm != nullptr;
@@ -334,7 +344,7 @@ void GpuBackend::qkv_to_cache(const QkvToCacheArgs& args) {
   launch({KernelId::kQkvToCache, args.q.dtype}, p,
          {args.q.data, args.k.data, args.v.data, kv.pages, args.slot_mapping.data(), args.positions.data(), args.q_norm,
           args.k_norm, args.cos_table, args.sin_table},
-         {grid_div(int64_t{p.tokens} * (p.q_units + 2 * p.kv_units), kCacheRows)}, 32 * kCacheRows);
+         {groups}, 32 * kCacheRows);
 }
 
 // A simdgroup holds the latent vector and its key in registers.

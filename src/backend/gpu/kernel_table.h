@@ -170,6 +170,7 @@
   X(HopperDecodeStepGeneralD64, "hopper_decode_step_general_#_d64", kHopper16Bits, DecodeStepParams)                  \
   X(HopperDecodeStepGeneralD128, "hopper_decode_step_general_#_d128", kHopper16Bits, DecodeStepParams)                \
   X(HopperDecodeStepGeneralD256, "hopper_decode_step_general_#_d256", kHopper16Bits, DecodeStepParams)                \
+  X(HopperNormRow, "hopper_norm_row_#", kHopper16Bits, HopperNormParams)                                              \
   X(HopperStageStep, "hopper_stage_step", kHopperNoType, StageStepParams)
 
 namespace quire::gpu {

@@ -31,11 +31,46 @@ bool in_fours(const NormParams& p, const Tensor& x, const Tensor& out) {
   return p.wide != 0 && p.groups == 1 && p.group % 4 == 0 && p.group <= kNormRow && on_16_bytes(x) && on_16_bytes(out);
 }
 
+// Hopper's kernel for few rows between two products. With many rows there is enough to do beside each other.
+constexpr int64_t kHopperNormRows = 256;
+
+bool fits_norm_row(const GpuBackend& gpu, int64_t rows, int64_t columns) {
+  return gpu.hopper() && rows <= kHopperNormRows && columns > kNormNarrow && columns % 4 == 0 &&
+         columns <= kHopperNormRow;
+}
+struct NormRowOperands {
+  Tensor residual, out, x;
+  const float *post_weight = nullptr, *weight = nullptr;
+};
+void run_norm_row(GpuBackend& gpu, HopperNormParams p, const NormRowOperands& o, DType type) {
+  const int columns = p.row.columns;
+  gpu.launch({KernelId::kHopperNormRow, type}, p, {o.residual.data, o.out.data, o.x.data, o.post_weight, o.weight},
+             {static_cast<uint32_t>(o.residual.rows)}, static_cast<uint32_t>(hopper_norm_threads(columns)),
+             static_cast<uint32_t>(columns) * sizeof(float));
+}
+
+// rms_norm from floats to 16 bits.
+bool rms_norm_row(GpuBackend& gpu, const RmsNormArgs& args) {
+  const Tensor &x = args.x, &out = args.out;
+  if (!fits_norm_row(gpu, x.rows, x.cols) || args.group != x.cols || x.dtype != DType::kF32 ||
+      out.dtype == DType::kF32 || !on_16_bytes(x) || !on_16_bytes(out) || !on_16_bytes(args.weight)) {
+    return false;
+  }
+  HopperNormParams p = {};
+  p.row.residual_stride = x.stride;
+  p.row.out_stride = out.stride;
+  p.row.columns = static_cast<int>(x.cols);
+  p.row.normed_sum = 1;
+  p.row.eps = args.eps;
+  run_norm_row(gpu, p, {x, out, {}, nullptr, args.weight}, out.dtype);
+  return true;
+}
+
 }  // namespace
 
 void GpuBackend::rms_norm(const RmsNormArgs& args) {
   check(args);
-  if (args.x.rows == 0) return;
+  if (args.x.rows == 0 || rms_norm_row(*this, args)) return;
   NormParams p = params_of(args.x, args.out, args.group, args.eps);
   p.fours = in_fours(p, args.x, args.out) && on_16_bytes(args.weight);
   launch({KernelId::kRmsNorm, args.x.dtype, args.out.dtype}, p, {args.out.data, args.x.data, args.weight}, grid_of(p),
@@ -82,6 +117,10 @@ void GpuBackend::add_norm(const AddNormArgs& args) {
   p.normed_sum = args.weight != nullptr;
   p.scale = args.scale;
   p.eps = args.eps;
+  if (fits_norm_row(*this, args.x.rows, args.x.cols)) {
+    run_norm_row(*this, {p, 1}, {args.residual, args.out, args.x, args.post_weight, args.weight}, args.x.dtype);
+    return;
+  }
   launch({KernelId::kAddNorm, args.x.dtype}, p,
          {args.residual.data, args.out.data, args.x.data, args.post_weight, args.weight},
          {static_cast<uint32_t>(args.x.rows)}, kNormThreads);

@@ -23,6 +23,7 @@ struct HopperDeltaDecode {
   static constexpr int kRows = 128, kColumns = 128, kChannels = 2 * kRows + kColumns;
   static constexpr int kThreads = kHopperDeltaThreads;
   static constexpr int kWarpOfColumns = 8;  // warps 8 to 15 have 16 columns each
+  static constexpr int kArriver = 160;      // a thread of a warp that has little else to do
   static_assert(kThreads >= kChannels, "a thread has one channel");
   struct Smem {
     alignas(128) T state[2][kColumns * kDeltaKeyLd];  // rounded, and what is missing: [column][row]
@@ -35,7 +36,7 @@ struct HopperDeltaDecode {
     float scores[2][kDeltaChunk];
     float decays[kDeltaChunk];
     float inner[kDeltaRows];
-    float decay, step, cross;
+    float decay, step;
     int last;
   };
   static_assert(sizeof(Smem) <= kHopperDeltaMemory, "as the host counts");
@@ -57,6 +58,19 @@ struct HopperDeltaDecode {
     acc_mma(acc, a, v);
     load_rows(a, sm.weights[1] + block * 16, kDeltaTokenLd, lane);
     acc_mma(acc, a, v);
+  }
+
+  // q and k of unit length, q times 1 / sqrt(rows), rounded: one warp each.
+  HOPPER_FN void unit_length(Smem& sm, int j, int warp, int lane) {
+    float v[4];
+    UNROLL for (int i = 0; i < 4; i++) v[i] = sm.inputs[(1 - warp) * kRows + lane + 32 * i];
+    const float sum = simd_sum(norm_fold(v[0] * v[0], v[1] * v[1], v[2] * v[2], v[3] * v[3], 0, 0, 0, 0));
+    const float inverse = 1.0f / sqrt(sum + 1e-6f), scale = 1.0f / sqrt((float)kRows);
+    UNROLL for (int i = 0; i < 4; i++) {
+      const T y = to<T>(warp == 0 ? v[i] * inverse : (v[i] * inverse) * scale);
+      sm.pair[warp * kDeltaKeyLd + lane + 32 * i] = y;
+      if (warp == 0) sm.keys[j * kDeltaKeyLd + lane + 32 * i] = y;
+    }
   }
 
   // One token at position j of the chunk. The result is out, in lanes 4 to 7 of the warps that have columns.
@@ -110,17 +124,16 @@ struct HopperDeltaDecode {
       UNROLL for (int i = 0; i < 4; i++) {
         if (lane < 4) sm.earlier[column + acc_col(i, (uint)lane)] = acc_get(acc, i);
       }
-    }
-    __syncthreads();
-    const float g = q_exp(sm.decays[j]);
-    if (tid < kColumns) {
-      float y = fma(-g, sm.read[0][tid], sm.inputs[2 * kRows + tid]) - sm.earlier[tid];
+      __syncwarp();
+      const float g = q_exp(sm.decays[j]);
+      if (lane < 16) {
+        const int n = column + lane;
+        float y = fma(-g, sm.read[0][n], sm.inputs[2 * kRows + n]) - sm.earlier[n];
 #pragma unroll 4
-      for (int l = before; l < j; l++) y = fma(-sm.inner[l - before], to_f(sm.values[l * kDeltaKeyLd + tid]), y);
-      sm.values[j * kDeltaKeyLd + tid] = to<T>(delta_bounded(sm.step * y, T()));
-    }
-    __syncthreads();
-    if (warp >= kWarpOfColumns) {
+        for (int l = before; l < j; l++) y = fma(-sm.inner[l - before], to_f(sm.values[l * kDeltaKeyLd + n]), y);
+        sm.values[j * kDeltaKeyLd + n] = to<T>(delta_bounded(sm.step * y, T()));
+      }
+      __syncwarp();
       add_values(sm, block, column, lane, acc);
       UNROLL for (int i = 0; i < 4; i++) {
         const int n = column + acc_col(i, (uint)lane);
@@ -179,6 +192,23 @@ struct HopperDeltaDecode {
     }
   }
 
+  // What a thread needs of token t, if there is one.
+  struct Inputs {
+    float x, a, b;
+  };
+  HOPPER_FN Inputs inputs_of(const StateParams& p, const typename Parts::Place& at, int t, const T* x, const T* a,
+                             const T* b, int c, int tid) {
+    Inputs in = {0.0f, 0.0f, 0.0f};
+    if (t >= at.tokens) return in;
+    const i64 row = at.first + t;
+    if (tid < kChannels) in.x = to_f(x[row * p.x_stride + c]);
+    if (tid == kThreads - 1) {
+      in.a = to_f(a[row * p.a_stride + at.head]);
+      in.b = to_f(b[row * p.b_stride + at.head]);
+    }
+    return in;
+  }
+
   HOPPER_FN void run(int group, int tid, Smem& sm, const StateParams& p, T* out, const T* x, const T* a, const T* b,
                      const float* weight, const float* bias, const float* decays, const float* dt_biases, uchar* pages,
                      const int* cu_seqlens, const int* lengths, const int* source, const int* destination,
@@ -204,6 +234,14 @@ struct HopperDeltaDecode {
     const float start_sum = p.biased != 0 ? bias[c] : 0.0f;
     const float decay = decays[at.head], dt_bias = dt_biases[at.head];
     ptx_grid_wait();
+    // The inputs are requested before the state, and so do not have to wait for all of it.
+    const int old = has_state ? kept : 0;
+    float window[4];
+    UNROLL for (int j = 0; j < 3; j++) {
+      window[j + 1] = has_state && tid < kChannels ? ((const float*)from)[j * p.channels + c] : 0.0f;
+    }
+    const float sum_of_decays = tid < old ? ((const float*)(from + decay_sums))[tid] : 0.0f;
+    Inputs next = inputs_of(p, at, 0, x, a, b, c, tid);
     for (int e = tid; e < 2 * kColumns * 16; e += kThreads) {
       if (has_state) {
         ptx_copy16(state_piece(sm, e), from + matrix + (i64)e * 16);
@@ -211,7 +249,6 @@ struct HopperDeltaDecode {
         *(uint4*)state_piece(sm, e) = make_uint4(0u, 0u, 0u, 0u);
       }
     }
-    const int old = has_state ? kept : 0;
     for (int e = tid; e < kDeltaChunk * 16; e += kThreads) {
       T* const key = sm.keys + e / 16 * kDeltaKeyLd + e % 16 * 8;
       T* const value = sm.values + e / 16 * kDeltaKeyLd + e % 16 * 8;
@@ -223,21 +260,18 @@ struct HopperDeltaDecode {
       }
     }
     ptx_copy_commit();
-    if (tid < kDeltaChunk) sm.decays[tid] = tid < old ? ((const float*)(from + decay_sums))[tid] : 0.0f;
+    if (tid < kDeltaChunk) sm.decays[tid] = sum_of_decays;
     if (tid < kDeltaKeyLd) sm.pair[2 * kDeltaKeyLd + tid] = to<T>(0.0f);
     if (tid < kDeltaTokenLd)
       sm.weights[0][2 * kDeltaTokenLd + tid] = sm.weights[1][2 * kDeltaTokenLd + tid] = to<T>(0.0f);
-    float window[4];
-    UNROLL for (int j = 0; j < 3; j++) {
-      window[j + 1] = has_state && tid < kChannels ? ((const float*)from)[j * p.channels + c] : 0.0f;
-    }
     bool changed = false;
+    int arrived = 0;
     ROLLED for (int t = 0; t < at.tokens; t++) {
       const i64 row = at.first + t;
       const int j = (start + t) % kDeltaChunk;
       if (tid < kChannels) {
         UNROLL for (int i = 0; i < 3; i++) window[i] = window[i + 1];
-        window[3] = to_f(x[row * p.x_stride + c]);
+        window[3] = next.x;
         float sum = fma(taps.x, window[0], start_sum);
         sum = fma(taps.y, window[1], sum);
         sum = fma(taps.z, window[2], sum);
@@ -245,21 +279,16 @@ struct HopperDeltaDecode {
         sm.inputs[tid] = q_silu(sum);
       }
       if (tid == kThreads - 1) {
-        sm.step = q_sigmoid(to_f(b[row * p.b_stride + at.head]));
-        sm.decay = q_softplus(to_f(a[row * p.a_stride + at.head]) + dt_bias) * decay;
+        sm.step = q_sigmoid(next.b);
+        sm.decay = q_softplus(next.a + dt_bias) * decay;
       }
+      next = inputs_of(p, at, t + 1, x, a, b, c, tid);
+      __syncthreads();
+      if (tid < 64) unit_length(sm, j, tid / 32, tid % 32);
+      if (tid == 64) sm.decays[j] = (j > 0 ? sm.decays[j - 1] : 0.0f) + sm.decay;
       if (t == 0) ptx_copy_wait<0>();
       __syncthreads();
-      if (tid < 32) {
-        Parts::unit_lengths(sm, tid);
-        UNROLL for (int n = 0; n < kRows / 32; n++) {  // the lane's own elements
-          const int i = tid + 32 * n;
-          sm.pair[i] = sm.keys[j * kDeltaKeyLd + i] = to<T>(sm.inputs[kRows + i]);
-          sm.pair[kDeltaKeyLd + i] = to<T>(sm.inputs[i]);
-        }
-      }
-      if (tid == 32) sm.decays[j] = (j > 0 ? sm.decays[j - 1] : 0.0f) + sm.decay;
-      __syncthreads();
+      if (t == 0 && tid == kArriver) arrived = Parts::arrive(p, at, arrivals);
       token(sm, j, tid, out + row * p.out_stride + at.head * kColumns);
       if (j == kDeltaChunk - 1) {
         end_chunk(sm, tid);
@@ -269,6 +298,7 @@ struct HopperDeltaDecode {
     if (at.tokens == 0) {
       ptx_copy_wait<0>();
       __syncthreads();
+      if (tid == kArriver) arrived = Parts::arrive(p, at, arrivals);
     }
     const bool same = at.source == at.destination && !changed;
     const int begin = same ? kept : 0, end = (start + at.tokens) % kDeltaChunk;
@@ -282,9 +312,7 @@ struct HopperDeltaDecode {
     if (part < kColumns / kDeltaColumns && l >= begin && l < end) {
       ((float*)(into + decay_sums))[tid] = sm.decays[l];
     }
-    if (tid == 0) {
-      sm.last = Parts::is_last(p, at, arrivals);
-    }
+    if (tid == kArriver) sm.last = Parts::comes_last(p, at, arrivals, arrived);
     __syncthreads();
     if (sm.last) copy_rows(sm, (T*)(into + keys), sm.keys, begin, end, tid);
     if (tid >= kChannels || (tid < 2 * kRows && !sm.last)) return;

@@ -29,13 +29,17 @@ struct HopperStateParts {
     at.destination = destination[at.sequence];
     return at;
   }
-  // Called by one thread of each head of a key, after its last read of what they share: true for the last of them.
-  // `arrivals` has a counter for each sequence and key, zero before and after.
-  HOPPER_FN bool is_last(const StateParams& p, const Place& at, int* arrivals) {
-    int* const counter = arrivals + at.sequence * p.shared + at.key;
+  // Several heads share a key and its part of the convolution's tail: the last of them to have read these writes the
+  // new ones. One thread calls arrive() when all threads have read them, and comes_last() with its result as late as
+  // possible, so that nobody waits for the counter. `arrivals` has a counter for each sequence and key, zero before and
+  // after.
+  HOPPER_FN int arrive(const StateParams& p, const Place& at, int* arrivals) {
     __threadfence();
-    const bool last = atomicAdd(counter, 1) == p.heads / p.shared - 1;
-    if (last) *counter = 0;
+    return atomicAdd(arrivals + at.sequence * p.shared + at.key, 1);
+  }
+  HOPPER_FN bool comes_last(const StateParams& p, const Place& at, int* arrivals, int arrived) {
+    const bool last = arrived == p.heads / p.shared - 1;
+    if (last) arrivals[at.sequence * p.shared + at.key] = 0;
     return last;
   }
   // The channel of input i.

@@ -212,7 +212,7 @@ struct HopperStateDecode {
     if (tid == 0) {
       hopper_store_bulk(into + matrix, ptx_shared_address(sm.state), kBytes);
       // All threads have read the tail.
-      sm.last = Parts::is_last(p, at, arrivals);
+      sm.last = Parts::comes_last(p, at, arrivals, Parts::arrive(p, at, arrivals));
     }
     __syncthreads();
     UNROLL for (int n = 0; n < kMine; n++) {

@@ -34,3 +34,14 @@ struct AddNormParams {
   float scale;
   float eps;
 };
+
+// kernels/cuda/norm_row.cuh. Grid: (rows).
+enum { kHopperNormThreads = 1024, kHopperNormRow = 8 * kHopperNormThreads };
+struct HopperNormParams {
+  AddNormParams row;
+  int added;  // 0: rms_norm of the residual stream, which is not written
+};
+constexpr int hopper_norm_threads(int columns) {
+  const int threads = (columns / 4 + 31) / 32 * 32;
+  return threads < kNormThreads ? int{kNormThreads} : threads > kHopperNormThreads ? int{kHopperNormThreads} : threads;
+}
