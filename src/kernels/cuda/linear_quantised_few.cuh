@@ -43,8 +43,8 @@ HOPPER_FN uint2 hopper_shared64(uint at) {
   asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
   return v;
 }
-HOPPER_FN void hopper_store_shared64(uint at, uint2 v) {
-  asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(at), "r"(v.x), "r"(v.y) : "memory");
+HOPPER_FN void hopper_store_shared128(uint at, uint4 v) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 HOPPER_FN void hopper_load_sums(float* sums, uint at) {
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -93,21 +93,19 @@ template <typename T>
 struct HopperFewPairs;
 
 // As bits of a bfloat, an integer below 256 is that many times 2^-133, a multiple of the smallest subnormal number. So
-// one fma gives (code - 8) / 64, exactly, wherever in the low byte the code stands. The scale has eleven bits: 64 d is a
-// bfloat of eight plus one of three. The product of the latter and a code is exact, so that the last fma rounds the
+// one fma gives (code - 8) / 64, exactly, wherever in the low byte the code stands. The scale has eleven bits: 64 d is
+// a bfloat of eight plus one of three. The product of the latter and a code is exact, so that the last fma rounds the
 // whole product, once.
 template <>
 struct HopperFewPairs<bfloat> {
-  HOPPER_FN uint2 scale(float d) {
+  HOPPER_FN void scale(float d, uint* parts) {
     const uint bits = as_uint(d * 64.0f);
-    const float rest = as_float(bits) - as_float(bits & 0xffff0000u);
-    // A scale of infinity has no rest.
-    const uint low = (bits & 0x7f800000u) == 0x7f800000u ? 0u : as_uint(rest);
-    return make_uint2(__byte_perm(bits, 0, 0x3232), __byte_perm(low, 0, 0x3232));
+    // Infinity has no rest that is a number; any will do.
+    const float rest = fminf(as_float(bits) - as_float(bits & 0xffff0000u), 1.0e30f);
+    parts[0] = __byte_perm(bits, 0, 0x3232);
+    parts[1] = __byte_perm(as_uint(rest), 0, 0x3232);
   }
-  HOPPER_FN uint rounded(uint q, uint2 scale) {
-    return hopper_fma_bf16(q, scale.x, hopper_mul_bf16(q, scale.y));
-  }
+  HOPPER_FN uint rounded(uint q, uint2 scale) { return hopper_fma_bf16(q, scale.x, hopper_mul_bf16(q, scale.y)); }
   // Codes in bits 0 to 3 and 16 to 19 of x.
   HOPPER_FN uint low(uint x, uint2 scale) {
     return rounded(hopper_fma_bf16(x & 0x000f000fu, 0x7f007f00u, 0xbe00be00u), scale);  // * 2^127 - 1/8
@@ -120,12 +118,10 @@ struct HopperFewPairs<bfloat> {
 // The low bits of 1024 as fp16 are ones.
 template <>
 struct HopperFewPairs<half> {
-  HOPPER_FN uint2 scale(float d) {
-    const uint bits = hopper_pack<half>(d, d);
-    return make_uint2(bits, bits);
-  }
+  HOPPER_FN void scale(float d, uint* parts) { parts[0] = parts[1] = hopper_pack<half>(d, d); }
   HOPPER_FN uint low(uint x, uint2 scale) {
-    return hopper_mul_f16(hopper_fma_f16((x & 0x000f000fu) | 0x64006400u, 0x3c003c00u, 0xe408e408u), scale.x);  // - 1032
+    return hopper_mul_f16(hopper_fma_f16((x & 0x000f000fu) | 0x64006400u, 0x3c003c00u, 0xe408e408u),
+                          scale.x);  // - 1032
   }
   HOPPER_FN uint high(uint x, uint2 scale) {
     return hopper_mul_f16(hopper_fma_f16((x & 0x00f000f0u) | 0x64006400u, 0x2c002c00u, 0xd480d480u),  // / 16 - 72
@@ -149,8 +145,8 @@ struct HopperFewKind {
                   : Scheme == kSchemeExponent                           ? 1
                   : Scheme == kSchemeScale || Scheme == kSchemeSubScale ? 2
                                                                         : 4),  // bytes of a head for 16 rows
-    kUnit = HopperFewScaleSteps<Table, Scheme>::value,                           // steps that share a scale
-    kEnds = kByTwo || kGrouped,  // K may end inside a piece
+    kUnit = HopperFewScaleSteps<Table, Scheme>::value,                         // steps that share a scale
+    kEnds = kByTwo || kGrouped,                                                // K may end inside a piece
     kFp4 = Scheme == kSchemeExponent && HopperSame<T, bfloat>::value,
     kPairs = Low == 4 && High == 0 && !Table && Scheme == kSchemeScale,  // the offset of these is 8
     kOffsetExact = HopperOffsetExact<Low, High, Table, Scheme>::value,
@@ -168,10 +164,11 @@ struct HopperFewKind {
     }
   }
   // Requests `steps` steps of a panel: 16, or fewer at the end of K.
+  template <bool Whole>
   HOPPER_FN void request(const HopperQuantisedParams& p, const uchar* panel, int piece, int steps, uint to,
                          unsigned long long policy, int lane) {
     const int at = lane * 16;
-    if (!kEnds || steps == 16) {
+    if (Whole || steps == 16) {
       const uchar* low = panel + (piece * kLow + at);
       UNROLL for (int j = 0; j < kLow; j += 512) hopper_copy16(to + at + j, low + j, policy);
       const uchar* high = panel + (p.weight.high_at + piece * kHigh + at);
@@ -187,37 +184,42 @@ struct HopperFewKind {
       first = hopper_in_units<-1>(p, piece * 16);
       heads = hopper_in_units<-1>(p, piece * 16 + steps - 1) + 1 - first;
     }
-    request_part<Scheme == kSchemeGroup ? 2 : 1>(
-        to + (kLow + kHigh + kSubs), panel + (p.weight.head_at + first * kHead), heads * kHead, lane);
+    request_part<Scheme == kSchemeGroup ? 2 : 1>(to + (kLow + kHigh + kSubs),
+                                                 panel + (p.weight.head_at + first * kHead), heads * kHead, lane);
   }
 
-  // Two numbers for each row and `kUnit` steps of a piece, at `to`: [unit][row].
+  // Two numbers for each row and `kUnit` steps of a piece, at `to`: [unit][row]. A lane has four neighbouring rows.
   HOPPER_FN void scales(const HopperQuantisedParams& p, const uchar* slot, int piece, uint to, int lane) {
     const HopperRawChunk chunk = {slot, slot + kLow, slot + (kLow + kHigh + kSubs), slot + (kLow + kHigh)};
-    const int r = lane & 15;
     const float offset = Table ? 128.0f : (float)p.weight.offset;
-    uint2 v[8 / kUnit];
-    UNROLL for (int i = 0; i < 8 / kUnit; i++) {
-      const int unit = 2 * i + (lane >> 4);
-      if constexpr (kFp4) {
-        const uint exponent = chunk.heads[unit * 16 + r];
-        v[i] = make_uint2(hopper_fp4_scale(exponent), 0);
-      } else {
-        const uint first = (uint)piece * 16;
-        const int head = kGrouped ? hopper_in_units<-1>(p, first + kUnit * unit) - hopper_in_units<-1>(p, first) : 0;
-        const WeightScale s = hopper_scale < Scheme, Table ? 1 : 0 > (chunk, kUnit == 1 ? unit >> 1 : unit,
-                                                                      kUnit == 1 ? unit & 1 : 0, head, r);
-        if (kPairs) {
-          v[i] = HopperFewPairs<T>::scale(s.scale);
-        } else if (kOffsetExact) {
-          v[i].x = as_uint(s.scale * (kEight ? 1.0f / 256 : 1.0f / 65536));
-          v[i].y = as_uint(-((kEight ? 32768.0f : 128.0f) + offset) * s.scale);
+    UNROLL for (int i = 0; i < 2 / kUnit; i++) {
+      const int unit = lane / 4 + 8 * i;
+      const uint first = (uint)piece * 16;
+      const int head = kGrouped ? hopper_in_units<-1>(p, first + kUnit * unit) - hopper_in_units<-1>(p, first) : 0;
+      uint v[4][2];
+      UNROLL for (int j = 0; j < 4; j++) {
+        const int r = (lane & 3) * 4 + j;
+        if constexpr (kFp4) {
+          v[j][0] = v[j][1] = hopper_fp4_scale(chunk.heads[unit * 16 + r]);
         } else {
-          v[i] = make_uint2(as_uint(s.scale), as_uint(s.minimum));
+          const WeightScale s = hopper_scale < Scheme,
+                            Table ? 1 : 0 > (chunk, kUnit == 1 ? unit >> 1 : unit, kUnit == 1 ? unit & 1 : 0, head, r);
+          if (kPairs) {
+            HopperFewPairs<T>::scale(s.scale, v[j]);
+          } else if (kOffsetExact) {
+            v[j][0] = as_uint(s.scale * (kEight ? 1.0f / 256 : 1.0f / 65536));
+            v[j][1] = as_uint(-((kEight ? 32768.0f : 128.0f) + offset) * s.scale);
+          } else {
+            v[j][0] = as_uint(s.scale);
+            v[j][1] = as_uint(s.minimum);
+          }
         }
       }
+      UNROLL for (int j = 0; j < 4; j += 2) {
+        hopper_store_shared128(to + (unit * 16 + (lane & 3) * 4 + j) * 8,
+                               make_uint4(v[j][0], v[j][1], v[j + 1][0], v[j + 1][1]));
+      }
     }
-    UNROLL for (int i = 0; i < 8 / kUnit; i++) hopper_store_shared64(to + (i * 32 + lane) * 8, v[i]);
   }
 
   // The lane's four codes as bytes; of a table the middle two in the other order, because they come from its look-up.
@@ -303,20 +305,32 @@ struct HopperFewKind {
   }
 };
 
-template <typename T, typename Kind>
-struct HopperQuantisedFew {
-  struct Smem {
-    unsigned long long x_full;
-    __align__(16) float chains[256];
-  };
-
-  // ---- the epilogue ----
-
-  // Of activations, one row of x and of W. Not inline: with its instructions in between, those of the chain would be
-  // further apart.
+// Not inline: with these instructions in between, those of the chain would be further apart.
+template <typename T>
+struct HopperFewAside {
   static __device__ __noinline__ float activated(const HopperLinearParams& l, float y, float up) {
     return l.epilogue == kHopperGated ? activate_glu(l.activation, l.limit, y, up) : activate(l.activation, y);
   }
+  static __device__ __noinline__ void norm_rows(const HopperQuantisedParams& p, uchar* rows, const float* x,
+                                                const float* norm, float* chains, int tid) {
+    for (int k = tid * 32; k < p.linear.k; k += 64 * 32) {
+      asm volatile("prefetch.global.L1 [%0];" ::"l"(norm + k));
+    }
+    ptx_grid_wait();
+    hopper_norm_x<T>(p, rows, x, norm, (float*)(rows + p.linear.m * p.x_row + 256), chains, tid);
+  }
+};
+
+struct HopperFewSmem {
+  unsigned long long x_full;
+  __align__(16) float chains[256];  // of a norm
+};
+
+// `Whole`: K has whole pieces.
+template <typename T, typename Kind, bool Whole>
+struct HopperQuantisedFew {
+  // ---- the epilogue ----
+
   // hopper_linear_finish() for the sums of a panel, [row of x][row of W], with a lane for each of them in turn. It runs
   // once, so what it costs is mostly the way of its instructions from memory: they are few here. Gated: `up` has the
   // sums of the other panel; each of two warps has every second pair of rows of x.
@@ -339,22 +353,10 @@ struct HopperQuantisedFew {
         continue;
       }
       if (l.epilogue != kHopperStore) {
-        y = activated(l, y, gated ? hopper_rounded<T>(up[m * 16 + r], l, bias, l.n / 2 + n) : 0.0f);
+        y = HopperFewAside<T>::activated(l, y, gated ? hopper_rounded<T>(up[m * 16 + r], l, bias, l.n / 2 + n) : 0.0f);
       }
       ((T*)out)[at] = to<T>(y);
     }
-  }
-
-  // ---- x ----
-
-  // Not inline, as above.
-  static __device__ __noinline__ void norm_rows(const HopperQuantisedParams& p, uchar* rows, const float* x,
-                                                const float* norm, float* chains, int tid) {
-    for (int k = tid * 32; k < p.linear.k; k += 64 * 32) {
-      asm volatile("prefetch.global.L1 [%0];" ::"l"(norm + k));
-    }
-    ptx_grid_wait();
-    hopper_norm_x<T>(p, rows, x, norm, (float*)(rows + p.linear.m * p.x_row + 256), chains, tid);
   }
 
   // ---- the warps ----
@@ -364,16 +366,16 @@ struct HopperQuantisedFew {
     int tile, piece, round;
   };
 
-  HOPPER_FN void run(const HopperQuantisedParams& p, void* out, const void* x, const uchar* w, const float* bias,
-                     const float* norm, const float* residual) {
+  HOPPER_FN void run(const HopperQuantisedParams& p, HopperFewSmem& sm, void* out, const void* x, const uchar* w,
+                     const float* bias, const float* norm, const float* residual) {
     extern __shared__ __align__(128) unsigned char shared[];
-    __shared__ Smem sm;
     ptx_grid_release();
     const HopperLinearParams& l = p.linear;
     const int tid = (int)threadIdx.x, lane = tid & 31, warp = tid >> 5, warps = (int)(blockDim.x >> 5);
     const int turns = p.turns, at_once = p.at_once, depth = p.depth, slot_bytes = p.slot_bytes;
     const int pieces = (l.k + 255) / 256, mine = warp / turns, turn = warp - mine * turns;
-    const bool gated = l.epilogue == kHopperGated;
+    const bool gated = l.epilogue == kHopperGated, alone = turns == 1;
+    const int newer = depth - (alone ? 2 : 1);  // pieces under way beside the one that is waited for
     const int each = gated ? 2 : 1, first = each * (int)(blockIdx.x * (uint)p.units / gridDim.x),
               last = each * (int)((blockIdx.x + 1) * (uint)p.units / gridDim.x);
     // Shared memory: the slots of all warps, their scales, sums that are handed over, results, x.
@@ -382,7 +384,8 @@ struct HopperQuantisedFew {
     float* results = (float*)(handed + at_once * (32 * 16));  // [2][at_once][row of x][row of W]
     uchar* rows = (uchar*)(results + 2 * at_once * (8 * 16));
     const uchar* raw = shared + warp * depth * slot_bytes;
-    const uint slots = ptx_shared_address(raw), slots_end = slots + depth * slot_bytes, my_scales = ptx_shared_address(scales) + warp * p.scale_bytes;
+    const uint slots = ptx_shared_address(raw), slots_end = slots + depth * slot_bytes,
+               my_scales = ptx_shared_address(scales) + warp * p.scale_bytes;
     const uint my_sums = ptx_shared_address(handed) + (mine * 32 + lane) * 16, x_full = ptx_shared_address(&sm.x_full);
     const unsigned long long policy = hopper_read_once();
     if (tid == 0) hopper_barrier_init(x_full, l.normed ? 2 : (int)blockDim.x);
@@ -398,10 +401,10 @@ struct HopperQuantisedFew {
       return w + (unsigned long long)panel * (uint)p.weight.stride;
     };
     const uchar* panel = panel_of(next.tile);
-    const auto steps_of = [&](int piece) { return Kind::kEnds ? min(16, l.k / 16 - piece * 16) : 16; };
+    const auto steps_of = [&](int piece) { return Whole ? 16 : min(16, l.k / 16 - piece * 16); };
     const auto request_next = [&](uint to) {
       if (next.tile < last) {
-        Kind::request(p, panel, next.piece, steps_of(next.piece), to, policy, lane);
+        Kind::template request<Whole>(p, panel, next.piece, steps_of(next.piece), to, policy, lane);
         const int tile = next.tile;
         advance(next);
         if (next.tile != tile) panel = panel_of(next.tile);
@@ -409,12 +412,12 @@ struct HopperQuantisedFew {
       asm volatile("cp.async.commit_group;" ::: "memory");
     };
 #pragma unroll 1
-    for (uint to = slots; to < slots_end; to += slot_bytes) request_next(to);
+    for (uint to = slots; to < slots_end - (alone ? slot_bytes : 0); to += slot_bytes) request_next(to);
     __syncthreads();  // x_full is there
 
     // Two warps normalise x, those whose turn comes last.
     if (l.normed && warp >= warps - 2) {
-      norm_rows(p, rows, (const float*)x, norm, sm.chains, tid - (warps - 2) * 32);
+      HopperFewAside<T>::norm_rows(p, rows, (const float*)x, norm, sm.chains, tid - (warps - 2) * 32);
       if (lane == 0) hopper_barrier_arrive(x_full);
     }
 
@@ -425,35 +428,32 @@ struct HopperQuantisedFew {
     float acc[4] = {0.0f, 0.0f, 0.0f, 0.0f};
     uint slot = slots;
 
-    // Waits for the piece in `slot`, and prepares its scales.
-    const auto expect = [&](int piece) {
-      // All but the newest depth - 1 groups; the number is part of the instruction.
-      if (depth == 1) {
+    // Waits for the oldest piece under way, which is in `from`, and prepares its scales.
+    const auto expect = [&](int piece, uint from, uint to) {
+      // The number of newer ones is part of the instruction.
+      if (newer == 0) {
         asm volatile("cp.async.wait_group 0;" ::: "memory");
-      } else if (depth == 2) {
+      } else if (newer == 1) {
         asm volatile("cp.async.wait_group 1;" ::: "memory");
       } else {
         asm volatile("cp.async.wait_group 2;" ::: "memory");
       }
       __syncwarp();
-      Kind::scales(p, raw + (slot - slots), piece, my_scales, lane);
+      Kind::scales(p, raw + (from - slots), piece, to, lane);
       __syncwarp();
     };
-    // After the last operand: requests the next piece into `slot`.
-    const auto leave = [&]() {
-      __syncwarp();  // all lanes have read the codes, and request the next ones together
-      request_next(slot);
-      slot = slot + slot_bytes == slots_end ? slots : slot + slot_bytes;
-    };
+    const auto after = [&](uint at) { return at + slot_bytes == slots_end ? slots : at + slot_bytes; };
     const typename Kind::Powers powers = Kind::powers();
-    const auto unpack = [&](int s) { Kind::operand(p, powers, slot, my_scales, s, g, t, a[s]); };
+    const auto unpack = [&](int s, uint from, uint scale, uint(&to)[4]) {
+      Kind::operand(p, powers, from, scale, s, g, t, to);
+    };
     const auto begin_x = [&](uint from) {
       hopper_ldmatrix(b[0], from);
       hopper_ldmatrix(b[1], from + 64);
     };
-    const auto multiply = [&](int s, uint from) {
+    const auto multiply = [&](int s, const uint(&of_w)[4], uint from) {
       const uint* of_x = b[s / 2 % 3] + 2 * (s & 1);
-      hopper_chain_mma(acc, a[s], of_x[0], of_x[1], T());
+      hopper_chain_mma(acc, of_w, of_x[0], of_x[1], T());
       if (s % 2 == 0 && s + 4 < 16) hopper_ldmatrix(b[(s / 2 + 2) % 3], from + (s / 2 + 2) * 64);
     };
     // The warp that has multiplied a tile's last piece stores its results, of gate and up together with the other's.
@@ -483,31 +483,42 @@ struct HopperQuantisedFew {
       }
       hopper_barrier_arrive_copied(x_full);
     };
-    if (turns == 1) {
-      // The operands of a piece replace those of the one before, step by step. In the first round there are none.
-      Place coming = now;
-      int steps = 0;
+    if (alone) {
+      // Four steps ahead of the products, the operand of another step takes the place of the one just multiplied. The
+      // slot that the piece before has left is filled again.
+      uint scale = my_scales, free = slots_end - slot_bytes;
+      if (now.tile < last) {
+        expect(now.piece, slot, scale);
+        UNROLL for (int s = 0; s < 4; s++) unpack(s, slot, scale, a[s]);
+      }
+      bring_x();
+      hopper_barrier_wait(x_full, 0);
 #pragma unroll 1
-      while (true) {
-        const bool more = coming.tile < last, ended = steps > 0 && now.piece + 1 == pieces;
-        const uint from = lane_x + now.piece * 512;
-        if (more) expect(coming.piece);
+      while (now.tile < last) {
+        const int steps = steps_of(now.piece);
+        const bool ended = now.piece + 1 == pieces, more = !ended || now.tile + at_once < last;
+        const uint from = lane_x + now.piece * 512, next_slot = after(slot);
+        const uint next_scale = scale == my_scales ? my_scales + p.scale_bytes / 2 : my_scales;
+        request_next(free);
         begin_x(from);
+        if (more) expect(ended ? 0 : now.piece + 1, next_slot, next_scale);
         UNROLL for (int s = 0; s < 16; s++) {
-          if (s / 4 < steps / 4) multiply(s, from);
-          unpack(s);  // of what is in the slot, if there is no more
+          if (Whole || s / 4 < steps / 4) multiply(s, a[s & 3], from);
+          if (s < 12) {
+            unpack(s + 4, slot, scale, a[s & 3]);
+          } else {
+            unpack(s - 12, next_slot, next_scale, a[s & 3]);  // of no use, if there is no more
+          }
         }
-        if (steps == 0) bring_x();
-        leave();
+        __syncwarp();  // all lanes have read the codes
+        free = slot;
+        slot = next_slot;
+        scale = next_scale;
         if (ended) {
           finish_tile();
           UNROLL for (int i = 0; i < 4; i++) acc[i] = 0.0f;
         }
-        if (!more) break;
-        if (steps == 0) hopper_barrier_wait(x_full, 0);
-        now = coming;
-        steps = steps_of(now.piece);
-        advance(coming);
+        advance(now);
       }
     } else {
       const int hand_from = 1 + warp, hand_to = turn + 1 == turns ? hand_from - turn : hand_from + 1;
@@ -518,10 +529,12 @@ struct HopperQuantisedFew {
         const int steps = steps_of(now.piece);
         const bool ended = now.piece + 1 == pieces, more = !ended || now.tile + at_once < last;
         const uint from = lane_x + now.piece * 512;
-        expect(now.piece);
-        UNROLL for (int s = 0; s < 16; s++) unpack(s);
+        expect(now.piece, slot, my_scales);
+        UNROLL for (int s = 0; s < 16; s++) unpack(s, slot, my_scales, a[s]);
         if (!begun) bring_x();
-        leave();
+        __syncwarp();  // all lanes have read the codes
+        request_next(slot);
+        slot = after(slot);
         if (!begun) hopper_barrier_wait(x_full, 0);
         begin_x(from);
         // The operands are complete before the sums arrive.
@@ -536,7 +549,7 @@ struct HopperQuantisedFew {
           hopper_load_sums(acc, my_sums);
         }
         UNROLL for (int s = 0; s < 16; s++) {
-          if (s / 4 < steps / 4) multiply(s, from);
+          if (Whole || s / 4 < steps / 4) multiply(s, a[s], from);
         }
         if (ended) {
           finish_tile();
@@ -552,14 +565,19 @@ struct HopperQuantisedFew {
   }
 };
 
-#define HOPPER_LINEAR_QUANTISED_FEW(types, T, kind, low, high, table, scheme)                                        \
-  extern "C" __global__ void __launch_bounds__(kHopperFewQuantisedThreads, 1)                                        \
-      hopper_linear_##types##_few_##kind(const __grid_constant__ HopperQuantisedParams p, void* out, const void* x,  \
-                                         const uchar* w, const float* bias, const float* norm,                       \
-                                         const float* residual) {                                                    \
-    HopperQuantisedFew<T, HopperFewKind<T, low, high, table != 0, scheme>>::run(p, out, x, w, bias, norm, residual); \
+#define HOPPER_LINEAR_QUANTISED_FEW(types, T, kind, low, high, table, scheme)                                       \
+  extern "C" __global__ void __launch_bounds__(kHopperFewQuantisedThreads, 1) hopper_linear_##types##_few_##kind(   \
+      const __grid_constant__ HopperQuantisedParams p, void* out, const void* x, const uchar* w, const float* bias, \
+      const float* norm, const float* residual) {                                                                   \
+    __shared__ HopperFewSmem sm;                                                                                    \
+    typedef HopperFewKind<T, low, high, table != 0, scheme> Kind;                                                   \
+    if (!Kind::kEnds || p.linear.k % 256 == 0) {                                                                    \
+      HopperQuantisedFew<T, Kind, true>::run(p, sm, out, x, w, bias, norm, residual);                               \
+    } else {                                                                                                        \
+      HopperQuantisedFew<T, Kind, !Kind::kEnds>::run(p, sm, out, x, w, bias, norm, residual);                       \
+    }                                                                                                               \
   }
-#define HOPPER_LINEAR_QUANTISED_FEW_BOTH(kind, ...)               \
+#define HOPPER_LINEAR_QUANTISED_FEW_BOTH(kind, ...)            \
   HOPPER_LINEAR_QUANTISED_FEW(bf16, bfloat, kind, __VA_ARGS__) \
   HOPPER_LINEAR_QUANTISED_FEW(f16, half, kind, __VA_ARGS__)
 HOPPER_QUANTISED_KINDS(HOPPER_LINEAR_QUANTISED_FEW_BOTH)

@@ -169,8 +169,8 @@ HOPPER_FN uint hopper_fp4_scale(uint exponent) {
 HOPPER_FN void hopper_fp4_pairs(uint codes, uint scale, uint& even, uint& odd) {
   const uint upper = codes & 0x8888u, index = codes & 0x7777u;
   // High and low bytes of 0, 1, 2, 3, 4, 6, 8 and 12 as bfloat; nibble 9 gives the sign of byte 1, eight times.
-  const uint high = hopper_bytes(0x40403f00u, 0x41414040u, index) |
-                    (hopper_bytes(0x00008000u, 0, upper | upper >> 3) & 0x80808080u);
+  const uint high =
+      hopper_bytes(0x40403f00u, 0x41414040u, index) | (hopper_bytes(0x00008000u, 0, upper | upper >> 3) & 0x80808080u);
   const uint low = hopper_bytes(0x40008000u, 0x4000c080u, index);
   asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(even) : "r"(hopper_bytes(low, high, 0x6240)), "r"(scale));
   asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(odd) : "r"(hopper_bytes(low, high, 0x7351)), "r"(scale));

@@ -40,8 +40,8 @@ struct HopperQuantisedParams {
   int stage_bytes;     // bytes of a chunk: two tiles of W, and x where it is streamed
   int depth, slots;
   int slot_bytes;
-  // linear_quantised_few: tiles at once, warps that share a tile, bytes of a warp's scales, the first of the barriers of
-  // gate and up; a unit is a panel there, or (gated) two
+  // linear_quantised_few: tiles at once, warps that share a tile, bytes of a warp's scales, the first of the barriers
+  // of gate and up; a unit is a panel there, or (gated) two
   int at_once, turns, scale_bytes, gate_barrier;
 };
 
@@ -72,22 +72,22 @@ constexpr int hopper_quantised_kind(int low_bits, int high_bits, int table, int 
 }
 
 // The kinds of weights: X(name, low bits, high bits, table, scheme).
-#define HOPPER_QUANTISED_KINDS(X)        \
-  X(q8_0, 8, 0, 0, kSchemeScale)         \
-  X(q4_0, 4, 0, 0, kSchemeScale)         \
-  X(q4_1, 4, 0, 0, kSchemeScaleMin)      \
-  X(q5_0, 4, 1, 0, kSchemeScale)         \
-  X(q5_1, 4, 1, 0, kSchemeScaleMin)      \
-  X(q2_k, 2, 0, 0, kSchemeSubScaleMin)   \
-  X(q3_k, 2, 1, 0, kSchemeSubScale)      \
-  X(q4_k, 4, 0, 0, kSchemeSuperMin)      \
-  X(q5_k, 4, 1, 0, kSchemeSuperMin)      \
-  X(q6_k, 4, 2, 0, kSchemeSubScale)      \
-  X(iq4_nl, 4, 0, 1, kSchemeScale)       \
-  X(iq4_xs, 4, 0, 1, kSchemeSubScale)    \
-  X(mxfp4, 4, 0, 1, kSchemeExponent)     \
-  X(g4, 4, 0, 0, kSchemeGroup)           \
-  X(g8, 8, 0, 0, kSchemeGroup)           \
+#define HOPPER_QUANTISED_KINDS(X)      \
+  X(q8_0, 8, 0, 0, kSchemeScale)       \
+  X(q4_0, 4, 0, 0, kSchemeScale)       \
+  X(q4_1, 4, 0, 0, kSchemeScaleMin)    \
+  X(q5_0, 4, 1, 0, kSchemeScale)       \
+  X(q5_1, 4, 1, 0, kSchemeScaleMin)    \
+  X(q2_k, 2, 0, 0, kSchemeSubScaleMin) \
+  X(q3_k, 2, 1, 0, kSchemeSubScale)    \
+  X(q4_k, 4, 0, 0, kSchemeSuperMin)    \
+  X(q5_k, 4, 1, 0, kSchemeSuperMin)    \
+  X(q6_k, 4, 2, 0, kSchemeSubScale)    \
+  X(iq4_nl, 4, 0, 1, kSchemeScale)     \
+  X(iq4_xs, 4, 0, 1, kSchemeSubScale)  \
+  X(mxfp4, 4, 0, 1, kSchemeExponent)   \
+  X(g4, 4, 0, 0, kSchemeGroup)         \
+  X(g8, 8, 0, 0, kSchemeGroup)         \
   X(gf8, 8, 0, 0, kSchemeE4M3)
 
 // ---- the products of experts in MXFP4 (kernels/cuda/moe_fp4.cuh) ----

@@ -92,8 +92,8 @@ struct FewKernel {
 };
 FewKernel few_kernel(int kind) {
   switch (kind) {
-#define QUIRE_FEW_KERNEL(name, low, high, table, scheme)          \
-  case hopper_quantised_kind(low, high, table, scheme):           \
+#define QUIRE_FEW_KERNEL(name, low, high, table, scheme) \
+  case hopper_quantised_kind(low, high, table, scheme):  \
     return {KernelId::kHopperFew_##name, HopperFewScaleSteps<table, scheme>::value};
     HOPPER_QUANTISED_KINDS(QUIRE_FEW_KERNEL)
 #undef QUIRE_FEW_KERNEL
@@ -117,6 +117,18 @@ bool set_turns(HopperQuantisedParams& p, int turns) {
   p.turns = turns;
   p.gate_barrier = 1 + handing_on;
   return 32 * warps <= kHopperFewQuantisedThreads && handing_on + gates <= kHopperFewBarriers;
+}
+
+// Chooses how many pieces a warp requests ahead; false if they do not fit beside x. A warp alone with its tile unpacks
+// the next piece while it still multiplies the one before.
+bool fit_pieces(HopperQuantisedParams& p, int scale_steps) {
+  const bool alone = p.turns == 1;
+  const i64 piece = i64{few_warps(p)} * p.slot_bytes;
+  p.scale_bytes = (alone ? 2 : 1) * kHopperFewSteps / scale_steps * 16 * 8;
+  p.depth =
+      alone ? kHopperFewDepth : std::min<int>(static_cast<int>((kFewInFlight + piece - 1) / piece), kHopperFewDepth);
+  while (p.depth > (alone ? 2 : 1) && few_memory(p) > kHopperMostShared) p.depth--;
+  return few_memory(p) <= kHopperMostShared;
 }
 
 }  // namespace
@@ -227,7 +239,8 @@ HopperLinearPlan hopper_quantised_few_plan(HopperQuantisedParams& p, int multipr
   if (l.normed && l.m > kHopperQuantisedNormRows) return {};
   // Two steps share a scale, and the groups of a piece begin with it.
   const bool grouped = w.scheme == kSchemeGroup || w.scheme == kSchemeE4M3;
-  if (grouped && (w.group_steps % 2 != 0 || (kHopperFewSteps % w.group_steps != 0 && w.group_steps % kHopperFewSteps != 0)))
+  if (grouped &&
+      (w.group_steps % 2 != 0 || (kHopperFewSteps % w.group_steps != 0 && w.group_steps % kHopperFewSteps != 0)))
     return {};
   set_parts(p, kHopperFewSteps);
   set_units(p);
@@ -235,19 +248,14 @@ HopperLinearPlan hopper_quantised_few_plan(HopperQuantisedParams& p, int multipr
   p.x_row = (l.k + 8) * 2;
   const FewKernel few = few_kernel(p.kind);
   if (few.kernel == KernelId::kNone) return {};
-  p.scale_bytes = kHopperFewSteps / few.scale_steps * 16 * 8;
   const int each = gated ? 2 : 1, grid = std::min(p.units, multiprocessors), most = groups(p.units, grid);
   p.at_once = each * groups(most, groups(most, kHopperFewAtOnce / each));
-  for (int turns = std::min<int>(kHopperFewTurns, groups(l.k, 256)); !set_turns(p, turns); turns--) {
+  for (int turns = std::min<int>(kHopperFewTurns, groups(l.k, 256)); turns >= 1; turns--) {
+    if (!set_turns(p, turns) || !fit_pieces(p, few.scale_steps)) continue;
+    if (l.normed && few_warps(p) < 2) continue;  // two warps compute a norm
+    return {few.kernel, grid, 32 * few_warps(p), static_cast<int>(few_memory(p))};
   }
-  if (l.normed && few_warps(p) < 2) return {};  // two warps compute a norm
-  // A warp alone with its tile multiplies one piece while it unpacks the next, so it has one more.
-  const i64 ahead = i64{few_warps(p)} * p.slot_bytes;
-  p.depth = static_cast<int>((kFewInFlight + ahead - 1) / ahead) + (p.turns == 1 ? 1 : 0);
-  p.depth = std::min<int>(p.depth, kHopperFewDepth);
-  while (p.depth > 1 && few_memory(p) > kHopperMostShared) p.depth--;
-  if (few_memory(p) > kHopperMostShared) return {};
-  return {few.kernel, grid, 32 * few_warps(p), static_cast<int>(few_memory(p))};
+  return {};
 }
 
 }  // namespace quire::gpu
