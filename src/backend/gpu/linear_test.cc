@@ -313,6 +313,23 @@ TEST(GpuLinearQuantised, EveryNumberOfRowsHasThePortableKernelsBits) {
   }
 }
 
+// Few rows of Q4_0 split a scale into two numbers, which must not show.
+TEST(GpuLinearQuantised, ScalesAtTheEndsOfTheirRangeHaveThePortableKernelsBits) {
+  const uint16_t scales[] = {0x0000, 0x8000, 0x0001, 0x83ff, 0x0400, 0x7bff, 0xfbff, 0x3fff, 0x7c00, 0xfc00, 0x7e01};
+  const int64_t n = 64, k = 512, block = info(DType::kQ4_0).block_bytes, row = k / 32 * block;
+  cases::Weight weight = cases::random_weight_of(DType::kQ4_0, n, k, 5);
+  for (int64_t i = 0; i < n * row; i += block) {
+    std::memcpy(weight.bytes.data() + i, &scales[static_cast<size_t>(i / row) % std::size(scales)], 2);
+  }
+  for (const DType type : {DType::kF16, DType::kBF16}) {
+    const auto w = packed(test_device(), weight, type);
+    for (const int64_t rows : {1, 8}) {
+      const auto want = products_of(*w, type, rows, 3), got = products_of(*w, type, rows, 8);
+      for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], want[i]) << name(type) << ", product " << i;
+    }
+  }
+}
+
 TEST(GpuLinearQuantised, PlansOfFewRowsFitAMultiprocessor) {
   int planned = 0;
   for (const int n : {16, 48, 1024, 4096, 6144, 24576, 28672, 151936}) {
