@@ -292,10 +292,13 @@ TEST(GpuLinearQuantised, EveryNumberOfRowsHasThePortableKernelsBits) {
       real ? std::vector<int64_t>{1, 2, 7, 8, 9, 16, 17, 32, 33, 50, 64} : std::vector<int64_t>{1, 9};
   for (const DType weight_type : cases::gpu_quant_types()) {
     for (const DType type : {DType::kF16, DType::kBF16}) {
-      // K of whole chunks and of a part of one, also in several turns of the warps of a tile; N of whole pairs of
-      // panels and not, and of several for each of a GPU's multiprocessors.
+      // K of whole chunks and of a part of one, also in several turns of the warps of a tile, with groups of 128, 96,
+      // 64 and 32; N of whole pairs of panels and not, and of several for each of a GPU's multiprocessors.
       std::vector<std::pair<int64_t, int64_t>> shapes = {{96, 544}, {35, real ? 1184 : 96}};
-      if (real) shapes.insert(shapes.end(), {{96, 576}, {96, 1344}, {4128, 2112}, {10016, 192}, {35040, 64}});
+      if (real) {
+        shapes.insert(shapes.end(), {{96, 576}, {96, 1088}, {96, 1280}, {96, 1344}});
+        shapes.insert(shapes.end(), {{4128, 2112}, {10016, 192}, {35040, 64}});
+      }
       for (const auto& [n, plain_k] : shapes) {
         const int64_t k = cases::rounded_k(weight_type, plain_k);
         const auto w = packed(test_device(), cases::random_weight_of(weight_type, n, k, 5), type);
