@@ -129,7 +129,22 @@
   X(HopperQuantisedM16, "hopper_linear_#_quantised_m16", kHopper16Bits, HopperQuantisedParams)                        \
   X(HopperQuantisedM32, "hopper_linear_#_quantised_m32", kHopper16Bits, HopperQuantisedParams)                        \
   X(HopperQuantisedM64, "hopper_linear_#_quantised_m64", kHopper16Bits, HopperQuantisedParams)                        \
-  X(HopperQuantisedFew, "hopper_linear_#_quantised_few", kHopper16Bits, HopperQuantisedParams)                        \
+  X(HopperFew_q8_0, "hopper_linear_#_few_q8_0", kHopper16Bits, HopperQuantisedParams)                                 \
+  X(HopperFew_q4_0, "hopper_linear_#_few_q4_0", kHopper16Bits, HopperQuantisedParams)                                 \
+  X(HopperFew_q4_1, "hopper_linear_#_few_q4_1", kHopper16Bits, HopperQuantisedParams)                                 \
+  X(HopperFew_q5_0, "hopper_linear_#_few_q5_0", kHopper16Bits, HopperQuantisedParams)                                 \
+  X(HopperFew_q5_1, "hopper_linear_#_few_q5_1", kHopper16Bits, HopperQuantisedParams)                                 \
+  X(HopperFew_q2_k, "hopper_linear_#_few_q2_k", kHopper16Bits, HopperQuantisedParams)                                 \
+  X(HopperFew_q3_k, "hopper_linear_#_few_q3_k", kHopper16Bits, HopperQuantisedParams)                                 \
+  X(HopperFew_q4_k, "hopper_linear_#_few_q4_k", kHopper16Bits, HopperQuantisedParams)                                 \
+  X(HopperFew_q5_k, "hopper_linear_#_few_q5_k", kHopper16Bits, HopperQuantisedParams)                                 \
+  X(HopperFew_q6_k, "hopper_linear_#_few_q6_k", kHopper16Bits, HopperQuantisedParams)                                 \
+  X(HopperFew_iq4_nl, "hopper_linear_#_few_iq4_nl", kHopper16Bits, HopperQuantisedParams)                             \
+  X(HopperFew_iq4_xs, "hopper_linear_#_few_iq4_xs", kHopper16Bits, HopperQuantisedParams)                             \
+  X(HopperFew_mxfp4, "hopper_linear_#_few_mxfp4", kHopper16Bits, HopperQuantisedParams)                               \
+  X(HopperFew_g4, "hopper_linear_#_few_g4", kHopper16Bits, HopperQuantisedParams)                                     \
+  X(HopperFew_g8, "hopper_linear_#_few_g8", kHopper16Bits, HopperQuantisedParams)                                     \
+  X(HopperFew_gf8, "hopper_linear_#_few_gf8", kHopper16Bits, HopperQuantisedParams)                                   \
   X(HopperMoeSort, "hopper_moe_sort", kHopperNoType, HopperMoeSortParams)                                             \
   X(HopperMoeR8, "hopper_moe_#_r8", kHopper16Bits, HopperMoeParams)                                                   \
   X(HopperMoeR16, "hopper_moe_#_r16", kHopper16Bits, HopperMoeParams)                                                 \

@@ -292,15 +292,18 @@ TEST(GpuLinearQuantised, EveryNumberOfRowsHasThePortableKernelsBits) {
       real ? std::vector<int64_t>{1, 2, 7, 8, 9, 16, 17, 32, 33, 50, 64} : std::vector<int64_t>{1, 9};
   for (const DType weight_type : cases::gpu_quant_types()) {
     for (const DType type : {DType::kF16, DType::kBF16}) {
-      // K of whole chunks and of a part of one; N of whole pairs of panels and not, and of several pairs for each of a
-      // GPU's multiprocessors.
+      // K of whole chunks and of a part of one, also in several turns of the warps of a tile, with groups of 128, 96,
+      // 64 and 32; N of whole pairs of panels and not, and of several for each of a GPU's multiprocessors.
       std::vector<std::pair<int64_t, int64_t>> shapes = {{96, 544}, {35, real ? 1184 : 96}};
-      if (real) shapes.insert(shapes.end(), {{96, 576}, {10016, 192}, {35040, 64}});
+      if (real) {
+        shapes.insert(shapes.end(), {{96, 576}, {96, 1088}, {96, 1280}, {96, 1344}});
+        shapes.insert(shapes.end(), {{4128, 2112}, {10016, 192}, {35040, 64}});
+      }
       for (const auto& [n, plain_k] : shapes) {
         const int64_t k = cases::rounded_k(weight_type, plain_k);
         const auto w = packed(test_device(), cases::random_weight_of(weight_type, n, k, 5), type);
         for (const int64_t rows : counts) {
-          if (n > 1000 && rows != 1 && rows != 9) continue;
+          if (n > 1000 && rows != 1 && rows != 9 && (rows != 8 || k < 1000)) continue;
           const auto want = products_of(*w, type, rows, 3), got = products_of(*w, type, rows, 8);
           ASSERT_EQ(got.size(), want.size());
           for (size_t i = 0; i < got.size(); ++i) {
@@ -313,13 +316,31 @@ TEST(GpuLinearQuantised, EveryNumberOfRowsHasThePortableKernelsBits) {
   }
 }
 
+// Few rows of Q4_0 split a scale into two numbers, which must not show.
+TEST(GpuLinearQuantised, ScalesAtTheEndsOfTheirRangeHaveThePortableKernelsBits) {
+  const uint16_t scales[] = {0x0000, 0x8000, 0x0001, 0x83ff, 0x0400, 0x7bff, 0xfbff, 0x3fff, 0x7c00, 0xfc00, 0x7e01};
+  const int64_t n = 64, k = 512, block = info(DType::kQ4_0).block_bytes, row = k / 32 * block;
+  cases::Weight weight = cases::random_weight_of(DType::kQ4_0, n, k, 5);
+  for (int64_t i = 0; i < n * row; i += block) {
+    std::memcpy(weight.bytes.data() + i, &scales[static_cast<size_t>(i / row) % std::size(scales)], 2);
+  }
+  for (const DType type : {DType::kF16, DType::kBF16}) {
+    const auto w = packed(test_device(), weight, type);
+    for (const int64_t rows : {1, 8}) {
+      const auto want = products_of(*w, type, rows, 3), got = products_of(*w, type, rows, 8);
+      for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], want[i]) << name(type) << ", product " << i;
+    }
+  }
+}
+
 TEST(GpuLinearQuantised, PlansOfFewRowsFitAMultiprocessor) {
   int planned = 0;
   for (const int n : {16, 48, 1024, 4096, 6144, 24576, 28672, 151936}) {
     for (const int k : {64, 576, 4096, 12288, 53248}) {
       for (const int m : {1, 2, 8}) {
-        for (const bool normed : {false, true}) {
+        for (const auto& [normed, gated] : {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
           HopperQuantisedParams p = {};
+          p.linear.epilogue = gated ? kHopperGated : kHopperStore;
           p.linear.m = m;
           p.linear.n = p.weight.n = n;
           p.linear.k = p.weight.k = k;
@@ -333,18 +354,20 @@ TEST(GpuLinearQuantised, PlansOfFewRowsFitAMultiprocessor) {
           SCOPED_TRACE(std::to_string(n) + "x" + std::to_string(k) + ", " + std::to_string(m) + " rows");
           EXPECT_LE(plan.dynamic_memory, kHopperMostShared);
           EXPECT_LE(plan.threads, kHopperFewQuantisedThreads);
-          EXPECT_EQ(plan.threads, 32 * (p.chains + 2 * p.pairs * p.turns));
+          EXPECT_EQ(plan.threads, 32 * p.at_once * p.turns);
           EXPECT_LE(plan.grid, std::min(132, p.units));
-          EXPECT_GE(p.chains, p.pairs);
-          EXPECT_LE(p.pairs, kHopperFewPairs);
-          EXPECT_GE(p.depth, p.turns);
+          EXPECT_LE(p.at_once, kHopperFewAtOnce);
+          EXPECT_GE(p.depth, 1);
           EXPECT_LE(p.depth, kHopperFewDepth);
-          EXPECT_LE(p.depth * p.pairs, plan.threads);  // each of these threads initialises two barriers
+          // Barriers of warps that take turns, and of pairs of gate and up.
+          EXPECT_EQ(p.gate_barrier, p.turns > 1 ? 1 + p.at_once * p.turns : 1);
+          EXPECT_LE(p.gate_barrier + (gated ? p.at_once / 2 : 0) - 1, kHopperFewBarriers);
+          EXPECT_TRUE(!gated || p.at_once % 2 == 0);
         }
       }
     }
   }
-  EXPECT_GT(planned, 150);
+  EXPECT_GT(planned, 250);
 }
 
 // A GPU's own variants and its library serve rows on 16 bytes, the portable kernels the others.

@@ -277,7 +277,8 @@ struct HopperLinearQuantised {
     ptx_grid_wait();
     const uint x_full = ptx_shared_address(&sm.x_full);
     if (MT == 1 && p.linear.normed) {
-      hopper_norm_x<T>(p, rows, (const float*)x, norm, (float*)(rows + p.linear.m * p.x_row + 256), sm.chains);
+      hopper_norm_x<T>(p, rows, (const float*)x, norm, (float*)(rows + p.linear.m * p.x_row + 256), sm.chains,
+                       (int)threadIdx.x);
     } else if (p.resident) {
       if (warp == 0) hopper_copy_x(p, ptx_shared_address(rows), (const T*)x, x_full, lane);
       hopper_barrier_wait(x_full, 0);

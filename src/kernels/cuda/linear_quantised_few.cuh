@@ -1,16 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear for quantised weights and 1 to 8 rows: some warps unpack codes into shared memory, the others multiply them
-// with x, which stays in shared memory as a whole (sm_90a).
+// linear for quantised weights and 1 to 8 rows: warps unpack codes into registers, where the tensor cores take them
+// (sm_90a).
 //
 // Equal by memcmp to linear_quantised.cuh, which also serves more rows. What limits a product of few rows is the chain:
-// one k16 step after the other, in a fixed order. So every pair of tiles of 16 rows of W has a warp that does nothing
-// but load fragments and multiply, and a threadgroup has as many pairs at once as the chip needs to have all of them at
-// once (`pairs`), so that chains run beside each other and not after each other. A panel of codes belongs to `turns`
-// warps; each takes every so-many-th chunk of 64 k:
-//   - It has requested the codes of its next chunks ahead, into slots of its own.
-//   - It writes 16 rows of T to the ring of chunks, where the chain of that pair reads them.
+// one k16 step after the other, in a fixed order, and beside it the instructions that make values of codes. So codes
+// are never unpacked into shared memory. A tile of 16 rows of W is one panel and belongs to `turns` warps, which take
+// its pieces of 256 k in turn:
+//   - A warp has requested the codes of its next pieces ahead, into slots of its own.
+//   - It makes the operands of all 16 steps of its piece, 64 registers, while the other warps run their chains: a lane
+//     reads its four codes of a step and row, 16 neighbouring bits where codes have four.
+//   - Then the warp before it hands over the sums, through shared memory; it multiplies, and hands them on.
+// A threadgroup has `at_once` tiles at once. Where these are many there are no turns: a warp then makes the operands of
+// its next piece between the products of this one.
 //
-// The first weights are loaded and unpacked while the preceding launch still runs; x is read after it.
+// Codes of four bits become bf16 in pairs, by three instructions that are exact until the last one rounds
+// (HopperFewPairs).
+//
+// The first weights are loaded and unpacked while the preceding launch still runs; x is read after it, by the warps
+// whose turn comes last.
 //
 // Grid, threads and dynamic memory: hopper_quantised_few_plan(). REQUIRES: k is a multiple of 64; x and out are on
 // 16-byte boundaries, x_stride is a multiple of 8 (F32: 4); gated: each half has whole panels.
@@ -19,187 +26,321 @@
 #include "kernels/cuda/linear_chain.cuh"
 #include "kernels/cuda/quantised_codes.cuh"
 
+// ---- shared memory, in the order that the code has ----
+
+HOPPER_FN uint hopper_shared16(uint at) {
+  ushort v;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at));
+  return v;
+}
+HOPPER_FN uint hopper_shared32(uint at) {
+  uint v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at));
+  return v;
+}
+HOPPER_FN uint2 hopper_shared64(uint at) {
+  uint2 v;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
+  return v;
+}
+HOPPER_FN void hopper_store_shared128(uint at, uint4 v) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+HOPPER_FN void hopper_load_sums(float* sums, uint at) {
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(sums[0]), "=f"(sums[1]), "=f"(sums[2]), "=f"(sums[3])
+               : "r"(at)
+               : "memory");
+}
+HOPPER_FN void hopper_store_sums(uint at, const float* sums) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(sums[0]), "f"(sums[1]), "f"(sums[2]),
+               "f"(sums[3])
+               : "memory");
+}
+// Named barriers of two warps.
+HOPPER_FN void hopper_pair_wait(int barrier) {
+  asm volatile("bar.sync %0, 64;" ::"r"(barrier) : "memory");
+}
+HOPPER_FN void hopper_pair_arrive(int barrier) {
+  asm volatile("bar.arrive %0, 64;" ::"r"(barrier) : "memory");
+}
+
+// ---- two codes at a time ----
+
+HOPPER_FN uint hopper_fma_bf16(uint a, uint b, uint c) {
+  uint r;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+  return r;
+}
+HOPPER_FN uint hopper_mul_bf16(uint a, uint b) {
+  uint r;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+HOPPER_FN uint hopper_fma_f16(uint a, uint b, uint c) {
+  uint r;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+  return r;
+}
+HOPPER_FN uint hopper_mul_f16(uint a, uint b) {
+  uint r;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+
+// d * (code - 8), rounded once, for codes of four bits and a scale d that is an fp16 number.
 template <typename T>
-struct HopperQuantisedFew {
+struct HopperFewPairs;
+
+// As bits of a bfloat, an integer below 256 is that many times 2^-133, a multiple of the smallest subnormal number. So
+// one fma gives (code - 8) / 64, exactly, wherever in the low byte the code stands. The scale has eleven bits: 64 d is
+// a bfloat of eight plus one of three. The product of the latter and a code is exact, so that the last fma rounds the
+// whole product, once.
+template <>
+struct HopperFewPairs<bfloat> {
+  HOPPER_FN void scale(float d, uint* parts) {
+    const uint bits = as_uint(d * 64.0f);
+    // Infinity has no rest that is a number; any will do.
+    const float rest = fminf(as_float(bits) - as_float(bits & 0xffff0000u), 1.0e30f);
+    parts[0] = __byte_perm(bits, 0, 0x3232);
+    parts[1] = __byte_perm(as_uint(rest), 0, 0x3232);
+  }
+  HOPPER_FN uint rounded(uint q, uint2 scale) { return hopper_fma_bf16(q, scale.x, hopper_mul_bf16(q, scale.y)); }
+  // Codes in bits 0 to 3 and 16 to 19 of x.
+  HOPPER_FN uint low(uint x, uint2 scale) {
+    return rounded(hopper_fma_bf16(x & 0x000f000fu, 0x7f007f00u, 0xbe00be00u), scale);  // * 2^127 - 1/8
+  }
+  // In bits 4 to 7 and 20 to 23.
+  HOPPER_FN uint high(uint x, uint2 scale) {
+    return rounded(hopper_fma_bf16(x & 0x00f000f0u, 0x7d007d00u, 0xbe00be00u), scale);  // * 2^123 - 1/8
+  }
+};
+// The low bits of 1024 as fp16 are ones.
+template <>
+struct HopperFewPairs<half> {
+  HOPPER_FN void scale(float d, uint* parts) { parts[0] = parts[1] = hopper_pack<half>(d, d); }
+  HOPPER_FN uint low(uint x, uint2 scale) {
+    return hopper_mul_f16(hopper_fma_f16((x & 0x000f000fu) | 0x64006400u, 0x3c003c00u, 0xe408e408u),
+                          scale.x);  // - 1032
+  }
+  HOPPER_FN uint high(uint x, uint2 scale) {
+    return hopper_mul_f16(hopper_fma_f16((x & 0x00f000f0u) | 0x64006400u, 0x2c002c00u, 0xd480d480u),  // / 16 - 72
+                          scale.x);
+  }
+};
+
+// How one kind of weights becomes operands of T. A lane's four codes of a step and row are those of k 2 t, 2 t + 1,
+// 2 t + 8 and 2 t + 9.
+template <typename T, int Low, int High, bool Table, int Scheme>
+struct HopperFewKind {
   enum {
-    kChunk = kHopperFewChunk,
-    kRow = kChunk * 2 + 16,  // bytes of a row in a chunk; padded so that eight rows use all banks
-    kTile = 16 * kRow,
-    kPair = 2 * kTile
-  };
-  static_assert(kPair == kHopperFewPairBytes, "as planned");
-
-  struct Smem {
-    unsigned long long full[kHopperFewDepth * kHopperFewPairs], empty[kHopperFewDepth * kHopperFewPairs];
-    unsigned long long x_full;
-    __align__(16) float chains[256];
-  };
-  // The pairs of tiles of this threadgroup.
-  struct Range {
-    int first, last;
-  };
-
-  // ---- the warps that unpack ----
-
-  // Where the codes of one kind stand, in a panel and in a slot.
-  template <int Low, int High, bool Table, int Scheme>
-  struct Parts {
-    enum {
-      kByTwo = Scheme == kSchemeScale || Scheme == kSchemeScaleMin || Scheme == kSchemeExponent,
-      kGrouped = Scheme == kSchemeGroup || Scheme == kSchemeE4M3,
-      kLow = 128 * Low,  // bytes of a chunk
-      kHigh = 128 * High,
-      kSubs = kByTwo || kGrouped ? 0
-              : Table            ? 32
-                                 : 64,
-      kHead = 16 * (Scheme == kSchemeGroup                                ? 8
-                    : Scheme == kSchemeExponent                           ? 1
-                    : Scheme == kSchemeScale || Scheme == kSchemeSubScale ? 2
-                                                                          : 4),  // bytes of a head for 16 rows
-    };
+    kByTwo = Scheme == kSchemeScale || Scheme == kSchemeScaleMin || Scheme == kSchemeExponent,
+    kGrouped = Scheme == kSchemeGroup || Scheme == kSchemeE4M3,
+    kLow = 512 * Low,  // bytes of a piece
+    kHigh = 512 * High,
+    kSubs = kByTwo || kGrouped ? 0
+            : Table            ? 128
+                               : 256,
+    kHead = 16 * (Scheme == kSchemeGroup                                ? 8
+                  : Scheme == kSchemeExponent                           ? 1
+                  : Scheme == kSchemeScale || Scheme == kSchemeSubScale ? 2
+                                                                        : 4),  // bytes of a head for 16 rows
+    kUnit = HopperFewScaleSteps<Table, Scheme>::value,                         // steps that share a scale
+    kEnds = kByTwo || kGrouped,                                                // K may end inside a piece
+    kFp4 = Scheme == kSchemeExponent && HopperSame<T, bfloat>::value,
+    kPairs = Low == 4 && High == 0 && !Table && Scheme == kSchemeScale,  // the offset of these is 8
+    kOffsetExact = HopperOffsetExact<Low, High, Table, Scheme>::value,
+    kEight = Low + High >= 8 || Table,
+    kNibbles = Low == 4 && High == 0 && !Table && !kOffsetExact
   };
 
-  // Requests a chunk of a panel.
-  template <int Low, int High, bool Table, int Scheme>
-  HOPPER_FN void request(const HopperQuantisedParams& p, const uchar* panel, int chunk, uint to,
-                         unsigned long long policy, int lane) {
-    typedef Parts<Low, High, Table, Scheme> Part;
-    const uint at = lane * 16;
-    const uchar* from = panel + at;
-    // The policy must not be part of a copy that only some lanes execute: that was an illegal instruction.
-    UNROLL for (int j = 0; j < Part::kLow / 512; j++) {
-      hopper_copy16(to + at + j * 512, from + (chunk * Part::kLow + j * 512), policy);
-    }
-    if (Part::kLow < 512 && at < Part::kLow) hopper_copy16(to + at, from + chunk * Part::kLow);
-    if (High > 0 && at < Part::kHigh) {
-      hopper_copy16(to + Part::kLow + at, from + (p.weight.high_at + chunk * Part::kHigh));
-    }
-    if (Part::kSubs > 0 && at < Part::kSubs) {
-      hopper_copy16(to + p.parts[3].slot_at + at, from + (p.weight.sub_at + chunk * Part::kSubs));
-    }
-    int first = chunk * 2, heads = 2;
-    if (!Part::kByTwo) first = chunk >> 2, heads = 1;
-    if (Part::kGrouped) {
-      first = hopper_in_units<-1>(p, chunk * 4);
-      heads = hopper_in_units<-1>(p, chunk * 4 + 3) + 1 - first;
-    }
-    if (at < heads * Part::kHead) {
-      hopper_copy16(to + Part::kLow + Part::kHigh + at, from + (p.weight.head_at + first * Part::kHead));
+  // Requests a part of which not all lanes have something. The policy must not be part of a copy that only some lanes
+  // execute: that was an illegal instruction.
+  template <int Times>
+  HOPPER_FN void request_part(uint to, const uchar* from, int bytes, int lane) {
+    const int at = lane * 16;
+    UNROLL for (int j = 0; j < Times; j++) {
+      if (at + j * 512 < bytes) hopper_copy16(to + at + j * 512, from + at + j * 512);
     }
   }
+  // Requests `steps` steps of a panel: 16, or fewer at the end of K.
+  template <bool Whole>
+  HOPPER_FN void request(const HopperQuantisedParams& p, const uchar* panel, int piece, int steps, uint to,
+                         unsigned long long policy, int lane) {
+    const int at = lane * 16;
+    if (Whole || steps == 16) {
+      const uchar* low = panel + (piece * kLow + at);
+      UNROLL for (int j = 0; j < kLow; j += 512) hopper_copy16(to + at + j, low + j, policy);
+      const uchar* high = panel + (p.weight.high_at + piece * kHigh + at);
+      UNROLL for (int j = 0; j < kHigh; j += 512) hopper_copy16(to + kLow + at + j, high + j, policy);
+    } else {
+      request_part<Low>(to, panel + piece * kLow, steps * (32 * Low), lane);
+      request_part<High>(to + kLow, panel + (p.weight.high_at + piece * kHigh), steps * (32 * High), lane);
+    }
+    if (kSubs > 0) request_part<1>(to + kLow + kHigh, panel + (p.weight.sub_at + piece * kSubs), kSubs, lane);
+    int first = piece, heads = 1;
+    if (kByTwo) first = piece * 8, heads = steps / 2;
+    if (kGrouped) {
+      first = hopper_in_units<-1>(p, piece * 16);
+      heads = hopper_in_units<-1>(p, piece * 16 + steps - 1) + 1 - first;
+    }
+    request_part<Scheme == kSchemeGroup ? 2 : 1>(to + (kLow + kHigh + kSubs),
+                                                 panel + (p.weight.head_at + first * kHead), heads * kHead, lane);
+  }
 
-  // The work of unpacking warp `number`. A lane has two steps of one row, which share a head.
-  template <int Low, int High, bool Table, int Scheme>
-  HOPPER_FN void unpack_all(const HopperQuantisedParams& p, const Range& range, uchar* ring, const uchar* slots,
-                            const uchar* w, Smem& sm, int number, int lane) {
-    typedef Parts<Low, High, Table, Scheme> Part;
-    constexpr bool kTwo = Scheme == kSchemeSubScale || Scheme == kSchemeSubScaleMin;
-    const int turn = number / (2 * p.pairs), mine = number - turn * 2 * p.pairs, which = mine & 1, pair = mine >> 1;
-    const int r = lane & 15, half = lane >> 4, chunks = p.linear.k / kChunk, turns = p.turns, depth = p.depth;
-    const bool gated = p.linear.epilogue == kHopperGated;
-    const uint full = ptx_shared_address(sm.full) + pair * 8, empty = ptx_shared_address(sm.empty) + pair * 8;
-    const uint raw_at = ptx_shared_address(slots), slot_bytes = p.slot_bytes, subs_at = p.parts[3].slot_at;
-    const unsigned long long policy = hopper_read_once();
-    const float offset = Table ? 128.0f : (float)p.weight.offset, base = 8388608.0f + offset;
-    // Gated tiles have eight rows of gate, then eight of up.
-    uchar* row = ring + pair * kPair + half * 64 +
-                 (gated ? (r >> 3) * kTile + ((r & 7) + 8 * which) * kRow : which * kTile + r * kRow);
-    const auto panel_of = [&](int unit) {
-      return w + (i64)(gated ? unit + which * p.gate_panels : min(2 * unit + which, p.panels - 1)) * p.weight.stride;
-    };
-    int unit = range.first + pair, chunk = turn;
-    while (chunk >= chunks) chunk -= chunks, unit += p.pairs;  // there may be fewer chunks than turns
-    int next_unit = unit, next = chunk;
-    const uchar* panel = panel_of(unit);
-    const auto request_next = [&](int raw_slot) {
-      if (next_unit < range.last) {
-        request<Low, High, Table, Scheme>(p, panel, next, raw_at + raw_slot * slot_bytes, policy, lane);
-      }
-      asm volatile("cp.async.commit_group;" ::: "memory");
-      next += turns;
-      if (next >= chunks) {
-        do next -= chunks, next_unit += p.pairs;
-        while (next >= chunks);
-        panel = panel_of(next_unit);
-      }
-    };
-#pragma unroll 1
-    for (int i = 0; i < kHopperFewAhead; i++) request_next(i);
-    int slot = turn, parity = 1, raw_slot = 0;
-#pragma unroll 1
-    while (unit < range.last) {
-      const uchar* from = slots + raw_slot * slot_bytes;
-      const HopperRawChunk codes = {from, from + Part::kLow, from + Part::kLow + Part::kHigh, from + subs_at};
-      asm volatile("cp.async.wait_group %0;" ::"n"(kHopperFewAhead - 1) : "memory");
-      __syncwarp();
-      WeightRaw raw[2];
-      UNROLL for (int j = 0; j < 2; j++) hopper_fetch<Low, High>(codes, (2 * half + j) * 16 + r, raw[j]);
-      const uint first = (uint)chunk * (kChunk / 16);
-      const int head = Part::kGrouped ? hopper_in_units<-1>(p, first + 2 * half) - hopper_in_units<-1>(p, first) : 0;
-      WeightScale scale[2];
-      uint exponent = 0;
-      if constexpr (Scheme == kSchemeExponent && HopperSame<T, bfloat>::value) {
-        exponent = codes.heads[half * 16 + r];
-      } else {
-        scale[0] = hopper_scale < Scheme, Table ? 1 : 0 > (codes, half, 0, head, r);
-        scale[1] = kTwo ? hopper_scale < Scheme, Table ? 1 : 0 > (codes, half, 1, head, r) : scale[0];
-      }
-      __syncwarp();  // all lanes have read the codes, and request the next ones together
-      request_next(raw_slot);
-      raw_slot = raw_slot + 1 == kHopperFewAhead ? 0 : raw_slot + 1;
-
-      const int at = slot * p.pairs;
-      hopper_barrier_wait(empty + at * 8, parity);
-      uchar* to = row + at * kPair;
-      UNROLL for (int j = 0; j < 2; j++) {
-        if constexpr (Scheme == kSchemeExponent && HopperSame<T, bfloat>::value) {
-          hopper_unpack16_fp4(raw[j], exponent, to + j * 32);
+  // Two numbers for each row and `kUnit` steps of a piece, at `to`: [unit][row]. A lane has four neighbouring rows.
+  HOPPER_FN void scales(const HopperQuantisedParams& p, const uchar* slot, int piece, uint to, int lane) {
+    const HopperRawChunk chunk = {slot, slot + kLow, slot + (kLow + kHigh + kSubs), slot + (kLow + kHigh)};
+    const float offset = Table ? 128.0f : (float)p.weight.offset;
+    UNROLL for (int i = 0; i < 2 / kUnit; i++) {
+      const int unit = lane / 4 + 8 * i;
+      const uint first = (uint)piece * 16;
+      const int head = kGrouped ? hopper_in_units<-1>(p, first + kUnit * unit) - hopper_in_units<-1>(p, first) : 0;
+      uint v[4][2];
+      UNROLL for (int j = 0; j < 4; j++) {
+        const int r = (lane & 3) * 4 + j;
+        if constexpr (kFp4) {
+          v[j][0] = v[j][1] = hopper_fp4_scale(chunk.heads[unit * 16 + r]);
         } else {
-          uint q[4];
-          hopper_codes<Low, High, Table>(p.weight.values, raw[j], q);
-          if (Scheme == kSchemeE4M3) {
-            hopper_unpack16_e4m3<T>(q, scale[j].scale, to + j * 32);
-          } else if (HopperOffsetExact<Low, High, Table, Scheme>::value) {
-            hopper_unpack16_offset<T, (Low + High >= 8 || Table)>(q, scale[j].scale, offset, to + j * 32);
+          const WeightScale s = hopper_scale < Scheme,
+                            Table ? 1 : 0 > (chunk, kUnit == 1 ? unit >> 1 : unit, kUnit == 1 ? unit & 1 : 0, head, r);
+          if (kPairs) {
+            HopperFewPairs<T>::scale(s.scale, v[j]);
+          } else if (kOffsetExact) {
+            v[j][0] = as_uint(s.scale * (kEight ? 1.0f / 256 : 1.0f / 65536));
+            v[j][1] = as_uint(-((kEight ? 32768.0f : 128.0f) + offset) * s.scale);
           } else {
-            hopper_unpack16<T>(q, scale[j], base, to + j * 32);
+            v[j][0] = as_uint(s.scale);
+            v[j][1] = as_uint(s.minimum);
           }
         }
       }
-      __syncwarp();
-      if (lane == 0) hopper_barrier_arrive(full + at * 8);
-      slot += turns;
-      if (slot >= depth) {
-        slot -= depth;
-        parity ^= 1;
+      UNROLL for (int j = 0; j < 4; j += 2) {
+        hopper_store_shared128(to + (unit * 16 + (lane & 3) * 4 + j) * 8,
+                               make_uint4(v[j][0], v[j][1], v[j + 1][0], v[j + 1][1]));
       }
-      chunk += turns;
-      while (chunk >= chunks) chunk -= chunks, unit += p.pairs;
     }
-    // A thread must not exit while its own copies are in flight.
-    asm volatile("cp.async.wait_all;" ::: "memory");
   }
 
-  HOPPER_FN void unpacker(const HopperQuantisedParams& p, const Range& range, uchar* ring, uchar* slots, const uchar* w,
-                          Smem& sm, int number, int lane) {
-    slots += number * kHopperFewAhead * p.slot_bytes;
-#define HOPPER_KIND(low, high, table, scheme) \
-  return unpack_all<low, high, table != 0, scheme>(p, range, ring, slots, w, sm, number, lane)
-    HOPPER_KINDS(p.kind)
-#undef HOPPER_KIND
+  // The lane's four codes as bytes; of a table the middle two in the other order, because they come from its look-up.
+  HOPPER_FN uint codes(const HopperQuantisedParams& p, uint slot, int at, int t) {
+    uint c = 0;
+    if (Low == 4) {
+      const uint x = hopper_shared16(slot + at * 8 + t * 2);
+      if (Table) return hopper_look_up(p.weight.values, x) ^ 0x80808080u;
+      c = (x | x << 12) & 0x0f0f0f0fu;
+    }
+    if (Low == 8) {
+      c = hopper_shared16(slot + at * 16 + t * 2) | hopper_shared16(slot + at * 16 + t * 2 + 8) << 16;
+    }
+    if (Low == 2) c = spread_twos(hopper_shared32(slot + at * 4) >> 4 * t);
+    if (High == 1) {
+      const uint x = hopper_shared16(slot + kLow + at * 2) >> 2 * t, y = (x | x << 8) & 0x00030003u;
+      c |= ((y | y << 7) & 0x01010101u) << Low;
+    }
+    if (High == 2) c |= spread_twos(hopper_shared32(slot + kLow + at * 4) >> 4 * t) << Low;
+    return c;
+  }
+  // Fields of two bits at bits 0, 2, 16 and 18.
+  HOPPER_FN uint spread_twos(uint x) { return (x & 0x00030003u) | (x & 0x000c000cu) << 6; }
+
+  // 2^23, 2^19, 2^15 and 2^11, in registers: an instruction has room for one constant, the mask of a code.
+  struct Powers {
+    uint of[4];
+  };
+  HOPPER_FN Powers powers() {
+    Powers out;
+    UNROLL for (int i = 0; i < 4; i++) out.of[i] = hopper_kept((uint)(127 + 23 - 4 * i) << 23);
+    return out;
   }
 
-  // ---- the warps that multiply ----
+  // The operand of step s, which is in `slot`.
+  HOPPER_FN void operand(const HopperQuantisedParams& p, const Powers& powers, uint slot, uint scales, int s, int g,
+                         int t, uint (&a)[4]) {
+    UNROLL for (int h = 0; h < 2; h++) {
+      const int at = s * 16 + g + 8 * h;
+      const uint2 scale = hopper_shared64(scales + ((s / kUnit) * 16 + g + 8 * h) * 8);
+      uint *first = &a[h], *second = &a[2 + h];
+      if constexpr (kPairs) {
+        const uint x = hopper_shared16(slot + at * 8 + t * 2), spread = __byte_perm(x, 0, 0x4140);
+        *first = HopperFewPairs<T>::low(spread, scale);
+        *second = HopperFewPairs<T>::high(spread, scale);
+      } else if constexpr (kFp4) {
+        hopper_fp4_pairs(hopper_shared16(slot + at * 8 + t * 2), scale.x, *first, *second);
+      } else if constexpr (Scheme == kSchemeE4M3) {
+        const uint c = codes(p, slot, at, t);
+        const float2 x = hopper_e4m3(c), y = hopper_e4m3(c >> 16);
+        const float d = as_float(scale.x);
+        *first = hopper_from_bf16<T>(hopper_pack<bfloat>(x.x * d, x.y * d));
+        *second = hopper_from_bf16<T>(hopper_pack<bfloat>(y.x * d, y.y * d));
+      } else {
+        float v[4];
+        if constexpr (kNibbles) {
+          // Exact: a code becomes the low bits of a power of two, where it stands.
+          const uint x = hopper_shared16(slot + at * 8 + t * 2);
+          UNROLL for (int i = 0; i < 4; i++) {
+            const int nibble = (i >> 1) | (i & 1) << 1, power = 23 - 4 * nibble;
+            const float q =
+                as_float((x & 15u << 4 * nibble) | powers.of[nibble]) - ((float)(1 << power) + (float)p.weight.offset);
+            v[i] = fma(as_float(scale.x), q, as_float(scale.y));
+          }
+        } else {
+          const uint c = codes(p, slot, at, t);
+          const float base = 8388608.0f + (Table ? 128.0f : (float)p.weight.offset);
+          UNROLL for (int i = 0; i < 4; i++) {
+            const int k = Table && (i == 1 || i == 2) ? 3 - i : i;  // the byte
+            if (kOffsetExact) {
+              const uint q = __byte_perm(c, 0x4b000000u, kEight ? 0x7404 | k << 4 : 0x7044 | k << 8);
+              v[i] = fma(as_float(q), as_float(scale.x), as_float(scale.y));
+            } else {
+              const float q = as_float(__byte_perm(c, 0x4b000000u, 0x7440 | k)) - base;
+              v[i] = fma(as_float(scale.x), q, as_float(scale.y));
+            }
+          }
+        }
+        *first = hopper_pack<T>(v[0], v[1]);
+        *second = hopper_pack<T>(v[2], v[3]);
+      }
+    }
+  }
+};
 
-  // hopper_linear_finish() for the sums of a tile, [row of x][row of W], with a lane for each of them in turn. It runs
-  // once, so what it costs is mostly the way of its instructions from memory: they are few here.
-  HOPPER_FN void finish(const HopperLinearParams& l, const float* sums, int tile, void* out, const float* bias,
-                        const float* residual, int lane) {
+// Not inline: with these instructions in between, those of the chain would be further apart.
+template <typename T>
+struct HopperFewAside {
+  static __device__ __noinline__ float activated(const HopperLinearParams& l, float y, float up) {
+    return l.epilogue == kHopperGated ? activate_glu(l.activation, l.limit, y, up) : activate(l.activation, y);
+  }
+  static __device__ __noinline__ void norm_rows(const HopperQuantisedParams& p, uchar* rows, const float* x,
+                                                const float* norm, float* chains, int tid) {
+    for (int k = tid * 32; k < p.linear.k; k += 64 * 32) {
+      asm volatile("prefetch.global.L1 [%0];" ::"l"(norm + k));
+    }
+    ptx_grid_wait();
+    hopper_norm_x<T>(p, rows, x, norm, (float*)(rows + p.linear.m * p.x_row + 256), chains, tid);
+  }
+};
+
+struct HopperFewSmem {
+  unsigned long long x_full;
+  __align__(16) float chains[256];  // of a norm
+};
+
+// `Whole`: K has whole pieces.
+template <typename T, typename Kind, bool Whole>
+struct HopperQuantisedFew {
+  // ---- the epilogue ----
+
+  // hopper_linear_finish() for the sums of a panel, [row of x][row of W], with a lane for each of them in turn. It runs
+  // once, so what it costs is mostly the way of its instructions from memory: they are few here. Gated: `up` has the
+  // sums of the other panel; each of two warps has every second pair of rows of x.
+  HOPPER_FN void finish(const HopperLinearParams& l, const float* sums, const float* up, int panel, int share,
+                        void* out, const float* bias, const float* residual, int lane) {
     const bool gated = l.epilogue == kHopperGated;
-    const int r = lane & 15, n = gated ? tile * 8 + r : tile * 16 + r;
-    if (gated ? r >= 8 : n >= l.n) return;
+    const int r = lane & 15, n = panel * 16 + r;
+    if (n >= l.n) return;
 #pragma unroll 1
-    for (int m = lane >> 4; m < l.m; m += 2) {
+    for (int m = (lane >> 4) + 2 * share; m < l.m; m += gated ? 4 : 2) {
       const float sum = sums[m * 16 + r];
       const i64 at = (i64)m * l.out_stride + n;
       if (l.epilogue == kHopperStoreF32) {
@@ -211,137 +352,232 @@ struct HopperQuantisedFew {
         ((float*)out)[at] = fma(y, l.scale, __ldcg(residual + (i64)m * l.residual_stride + n));
         continue;
       }
-      if (gated) {
-        y = activate_glu(l.activation, l.limit, y, hopper_rounded<T>(sums[m * 16 + r + 8], l, bias, l.n / 2 + n));
-      } else if (l.epilogue == kHopperActivated) {
-        y = activate(l.activation, y);
+      if (l.epilogue != kHopperStore) {
+        y = HopperFewAside<T>::activated(l, y, gated ? hopper_rounded<T>(up[m * 16 + r], l, bias, l.n / 2 + n) : 0.0f);
       }
       ((T*)out)[at] = to<T>(y);
     }
   }
 
-  // Fragments of two steps of both tiles are in registers; as soon as one has been multiplied, that of two steps later
-  // takes its place.
-  HOPPER_FN void chain(const HopperQuantisedParams& p, const Range& range, uint ring, uint rows, float* sums, Smem& sm,
-                       void* out, const float* bias, const float* residual, int pair, int lane) {
-    const HopperLinearParams& l = p.linear;
-    const int g = lane >> 2, m = (lane & 3) * 2, chunks = l.k / kChunk;
-    const uint full = ptx_shared_address(sm.full) + pair * 8, empty = ptx_shared_address(sm.empty) + pair * 8;
-    const uint lane_w = ring + pair * kPair + (lane & 15) * kRow + (lane >> 4) * 16;
-    const uint barrier_bytes = p.pairs * 8, slot_bytes = p.pairs * kPair, depth = p.depth;
-    const uint lane_x = rows + min(lane & 7, l.m - 1) * p.x_row + (lane >> 3) * 16;  // absent rows repeat the last one
-    uint slot = 0, parity = 0;
-    uint w[2][2][4], x[2][4];  // [tile][step], [pair of steps]
-    float acc[2][4];
-    const auto load_w = [&](int step, uint from) {
-      UNROLL for (int t = 0; t < 2; t++) hopper_ldmatrix(w[t][step & 1], from + t * kTile + step * 32);
-    };
-    const auto load_x = [&](int steps, uint from) { hopper_ldmatrix(x[steps], from + steps * 64); };
-    const auto multiply = [&](int step) {
-      const uint* b = x[step >> 1] + 2 * (step & 1);
-      UNROLL for (int t = 0; t < 2; t++) hopper_chain_mma(acc[t], w[t][step & 1], b[0], b[1], T());
-    };
-    const auto second_half_loaded = [&](uint at, uint from) {
-      load_x(1, from);
-      multiply(0);
-      load_w(2, at);
-      multiply(1);
-      load_w(3, at);
-      __syncwarp();
-      if (lane == 0) hopper_barrier_arrive(empty + slot * barrier_bytes);  // it may be written again
-    };
-#pragma unroll 1
-    for (int unit = range.first + pair; unit < range.last; unit += p.pairs) {
-      UNROLL for (int i = 0; i < 4; i++) acc[0][i] = acc[1][i] = 0.0f;
-      uint from = lane_x, at = lane_w + slot * slot_bytes;
-      hopper_barrier_wait(full + slot * barrier_bytes, parity);
-      load_x(0, from);
-      load_w(0, at);
-      load_w(1, at);
-#pragma unroll 1
-      for (int chunk = 1; chunk < chunks; chunk++) {
-        const uint next = slot + 1 == depth ? 0 : slot + 1, next_parity = parity ^ (next == 0 ? 1 : 0);
-        const uint next_full = full + next * barrier_bytes;
-        // Asked early, so that the answer arrives during the latency of the products.
-        const bool ready = hopper_barrier_ready(next_full, next_parity);
-        second_half_loaded(at, from);
-        slot = next;
-        parity = next_parity;
-        at = lane_w + slot * slot_bytes;
-        from += kChunk * 2;
-        if (!ready) hopper_barrier_wait(next_full, parity);
-        load_x(0, from);
-        multiply(2);
-        load_w(0, at);
-        multiply(3);
-        load_w(1, at);
-      }
-      second_half_loaded(at, from);
-      multiply(2);
-      multiply(3);
-      slot = slot + 1 == depth ? 0 : slot + 1;
-      parity ^= slot == 0 ? 1 : 0;
-      UNROLL for (int t = 0; t < 2; t++) {
-        UNROLL for (int i = 0; i < 4; i++) sums[(t * 8 + m + (i & 1)) * 16 + g + 8 * (i >> 1)] = acc[t][i];
-      }
-      __syncwarp();
-#pragma unroll 1
-      for (int t = 0; t < 2; t++) finish(l, sums + t * (8 * 16), 2 * unit + t, out, bias, residual, lane);
-      __syncwarp();
-    }
-  }
-  // Not inline: with its instructions in between, those of the chain would be further apart.
-  static __device__ __noinline__ void norm_rows(const HopperQuantisedParams& p, uchar* rows, const float* x,
-                                                const float* norm, float* chains) {
-    hopper_norm_x<T>(p, rows, x, norm, (float*)(rows + p.linear.m * p.x_row + 256), chains);
-  }
+  // ---- the warps ----
 
-  HOPPER_FN void run(const HopperQuantisedParams& p, void* out, const void* x, const uchar* w, const float* bias,
-                     const float* norm, const float* residual) {
+  // The place of a piece: its tile, and its number there; `round` counts a warp's tiles.
+  struct Place {
+    int tile, piece, round;
+  };
+
+  HOPPER_FN void run(const HopperQuantisedParams& p, HopperFewSmem& sm, void* out, const void* x, const uchar* w,
+                     const float* bias, const float* norm, const float* residual) {
     extern __shared__ __align__(128) unsigned char shared[];
-    __shared__ Smem sm;
     ptx_grid_release();
-    const int tid = (int)threadIdx.x, warp = tid >> 5, lane = tid & 31;
-    const Range range = {(int)(blockIdx.x * (uint)p.units / gridDim.x),
-                         (int)((blockIdx.x + 1) * (uint)p.units / gridDim.x)};
-    const uint x_full = ptx_shared_address(&sm.x_full);
-    uchar* ring = shared;
-    uchar* slots = ring + p.depth * p.pairs * kPair;
-    float* sums = (float*)(slots + 2 * p.pairs * p.turns * kHopperFewAhead * p.slot_bytes);
-    uchar* rows = (uchar*)(sums + 2 * p.pairs * (8 * 16));
-    if (tid < p.depth * p.pairs) {
-      hopper_barrier_init(ptx_shared_address(&sm.full[tid]), 2);
-      hopper_barrier_init(ptx_shared_address(&sm.empty[tid]), 1);
-    }
-    const bool normed = p.linear.normed != 0;
-    if (tid == 0) hopper_barrier_init(x_full, normed ? 2 : 1);
+    const HopperLinearParams& l = p.linear;
+    const int tid = (int)threadIdx.x, lane = tid & 31, warp = tid >> 5, warps = (int)(blockDim.x >> 5);
+    const int turns = p.turns, at_once = p.at_once, depth = p.depth, slot_bytes = p.slot_bytes;
+    const int pieces = (l.k + 255) / 256, mine = warp / turns, turn = warp - mine * turns;
+    const bool gated = l.epilogue == kHopperGated, alone = turns == 1;
+    const int newer = depth - (alone ? 2 : 1);  // pieces under way beside the one that is waited for
+    const int each = gated ? 2 : 1, first = each * (int)(blockIdx.x * (uint)p.units / gridDim.x),
+              last = each * (int)((blockIdx.x + 1) * (uint)p.units / gridDim.x);
+    // Shared memory: the slots of all warps, their scales, sums that are handed over, results, x.
+    uchar* scales = shared + warps * depth * slot_bytes;
+    uchar* handed = scales + warps * p.scale_bytes;
+    float* results = (float*)(handed + at_once * (32 * 16));  // [2][at_once][row of x][row of W]
+    uchar* rows = (uchar*)(results + 2 * at_once * (8 * 16));
+    const uchar* raw = shared + warp * depth * slot_bytes;
+    const uint slots = ptx_shared_address(raw), slots_end = slots + depth * slot_bytes,
+               my_scales = ptx_shared_address(scales) + warp * p.scale_bytes;
+    const uint my_sums = ptx_shared_address(handed) + (mine * 32 + lane) * 16, x_full = ptx_shared_address(&sm.x_full);
+    const unsigned long long policy = hopper_read_once();
+    if (tid == 0) hopper_barrier_init(x_full, l.normed ? 2 : (int)blockDim.x);
     hopper_barrier_init_done();
-    __syncthreads();
-    if (warp >= p.chains) return unpacker(p, range, ring, slots, w, sm, warp - p.chains, lane);
-    if (normed && warp < 2) {
-      for (int k = tid * 32; k < p.linear.k; k += 64 * 32) {
-        asm volatile("prefetch.global.L1 [%0];" ::"l"(norm + k));
+
+    const auto advance = [&](Place& at) {
+      at.piece += turns;
+      if (at.piece >= pieces) at.piece -= pieces, at.tile += at_once, at.round++;
+    };
+    Place now = {first + mine, turn, 0}, next = now;
+    const auto panel_of = [&](int tile) {
+      const uint panel = gated ? (tile >> 1) + (tile & 1) * p.gate_panels : tile;
+      return w + (unsigned long long)panel * (uint)p.weight.stride;
+    };
+    const uchar* panel = panel_of(next.tile);
+    const auto steps_of = [&](int piece) { return Whole ? 16 : min(16, l.k / 16 - piece * 16); };
+    const auto request_next = [&](uint to) {
+      if (next.tile < last) {
+        Kind::template request<Whole>(p, panel, next.piece, steps_of(next.piece), to, policy, lane);
+        const int tile = next.tile;
+        advance(next);
+        if (next.tile != tile) panel = panel_of(next.tile);
+      }
+      asm volatile("cp.async.commit_group;" ::: "memory");
+    };
+#pragma unroll 1
+    for (uint to = slots; to < slots_end - (alone ? slot_bytes : 0); to += slot_bytes) request_next(to);
+    __syncthreads();  // x_full is there
+
+    // Two warps normalise x, those whose turn comes last.
+    if (l.normed && warp >= warps - 2) {
+      HopperFewAside<T>::norm_rows(p, rows, (const float*)x, norm, sm.chains, tid - (warps - 2) * 32);
+      if (lane == 0) hopper_barrier_arrive(x_full);
+    }
+
+    const int g = lane >> 2, t = lane & 3;
+    // Absent rows repeat the last one.
+    const uint lane_x = ptx_shared_address(rows) + min(lane & 7, l.m - 1) * p.x_row + (lane >> 3) * 16;
+    uint a[16][4], b[3][4];  // operands of 16 steps, and of three pairs of steps
+    float acc[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    uint slot = slots;
+
+    // Waits for the oldest piece under way, which is in `from`, and prepares its scales.
+    const auto expect = [&](int piece, uint from, uint to) {
+      // The number of newer ones is part of the instruction.
+      if (newer == 0) {
+        asm volatile("cp.async.wait_group 0;" ::: "memory");
+      } else if (newer == 1) {
+        asm volatile("cp.async.wait_group 1;" ::: "memory");
+      } else {
+        asm volatile("cp.async.wait_group 2;" ::: "memory");
+      }
+      __syncwarp();
+      Kind::scales(p, raw + (from - slots), piece, to, lane);
+      __syncwarp();
+    };
+    const auto after = [&](uint at) { return at + slot_bytes == slots_end ? slots : at + slot_bytes; };
+    const typename Kind::Powers powers = Kind::powers();
+    const auto unpack = [&](int s, uint from, uint scale, uint(&to)[4]) {
+      Kind::operand(p, powers, from, scale, s, g, t, to);
+    };
+    const auto begin_x = [&](uint from) {
+      hopper_ldmatrix(b[0], from);
+      hopper_ldmatrix(b[1], from + 64);
+    };
+    const auto multiply = [&](int s, const uint(&of_w)[4], uint from) {
+      const uint* of_x = b[s / 2 % 3] + 2 * (s & 1);
+      hopper_chain_mma(acc, of_w, of_x[0], of_x[1], T());
+      if (s % 2 == 0 && s + 4 < 16) hopper_ldmatrix(b[(s / 2 + 2) % 3], from + (s / 2 + 2) * 64);
+    };
+    // The warp that has multiplied a tile's last piece stores its results, of gate and up together with the other's.
+    const auto finish_tile = [&]() {
+      const int m = t * 2, share = gated ? mine & 1 : 0;
+      // Two sets, because the other warp may still read those of the tile before.
+      float* all = results + (now.round & 1) * at_once * (8 * 16);
+      UNROLL for (int i = 0; i < 4; i++) all[(mine * 8 + m + (i & 1)) * 16 + g + 8 * (i >> 1)] = acc[i];
+      __syncwarp();
+      if (gated) hopper_pair_wait(p.gate_barrier + mine / 2);
+      const float* sums = all + (mine - share) * (8 * 16);
+      finish(l, sums, sums + 8 * 16, gated ? now.tile >> 1 : now.tile, share, out, bias, residual, lane);
+      __syncwarp();
+    };
+
+    // All threads copy x, when the first operands are there. The copy engine would be slower, because of the fence that
+    // it needs.
+    const auto bring_x = [&]() {
+      ptx_grid_wait();
+      if (l.normed) return;
+#pragma unroll 1
+      for (int m = 0; m < l.m; m++) {
+        const T* from = (const T*)x + (i64)m * l.x_stride;
+        const uint to = ptx_shared_address(rows) + m * p.x_row;
+#pragma unroll 4
+        for (int k = tid * 8; k < l.k; k += (int)blockDim.x * 8) hopper_copy16(to + k * 2, from + k);
+      }
+      hopper_barrier_arrive_copied(x_full);
+    };
+    if (alone) {
+      // Four steps ahead of the products, the operand of another step takes the place of the one just multiplied. The
+      // slot that the piece before has left is filled again.
+      uint scale = my_scales, free = slots_end - slot_bytes;
+      if (now.tile < last) {
+        expect(now.piece, slot, scale);
+        UNROLL for (int s = 0; s < 4; s++) unpack(s, slot, scale, a[s]);
+      }
+      bring_x();
+      hopper_barrier_wait(x_full, 0);
+#pragma unroll 1
+      while (now.tile < last) {
+        const int steps = steps_of(now.piece);
+        const bool ended = now.piece + 1 == pieces, more = !ended || now.tile + at_once < last;
+        const uint from = lane_x + now.piece * 512, next_slot = after(slot);
+        const uint next_scale = scale == my_scales ? my_scales + p.scale_bytes / 2 : my_scales;
+        request_next(free);
+        begin_x(from);
+        if (more) expect(ended ? 0 : now.piece + 1, next_slot, next_scale);
+        UNROLL for (int s = 0; s < 16; s++) {
+          if (Whole || s / 4 < steps / 4) multiply(s, a[s & 3], from);
+          if (s < 12) {
+            unpack(s + 4, slot, scale, a[s & 3]);
+          } else {
+            unpack(s - 12, next_slot, next_scale, a[s & 3]);  // of no use, if there is no more
+          }
+        }
+        __syncwarp();  // all lanes have read the codes
+        free = slot;
+        slot = next_slot;
+        scale = next_scale;
+        if (ended) {
+          finish_tile();
+          UNROLL for (int i = 0; i < 4; i++) acc[i] = 0.0f;
+        }
+        advance(now);
+      }
+    } else {
+      const int hand_from = 1 + warp, hand_to = turn + 1 == turns ? hand_from - turn : hand_from + 1;
+      bool begun = false;
+      if (now.tile >= last) bring_x();
+#pragma unroll 1
+      while (now.tile < last) {
+        const int steps = steps_of(now.piece);
+        const bool ended = now.piece + 1 == pieces, more = !ended || now.tile + at_once < last;
+        const uint from = lane_x + now.piece * 512;
+        expect(now.piece, slot, my_scales);
+        UNROLL for (int s = 0; s < 16; s++) unpack(s, slot, my_scales, a[s]);
+        if (!begun) bring_x();
+        __syncwarp();  // all lanes have read the codes
+        request_next(slot);
+        slot = after(slot);
+        if (!begun) hopper_barrier_wait(x_full, 0);
+        begin_x(from);
+        // The operands are complete before the sums arrive.
+        UNROLL for (int s = 0; s < 16; s++) {
+          asm volatile("" : "+r"(a[s][0]), "+r"(a[s][1]), "+r"(a[s][2]), "+r"(a[s][3]));
+        }
+        if (begun || now.piece != 0) hopper_pair_wait(hand_from);
+        begun = true;
+        if (now.piece == 0) {
+          UNROLL for (int i = 0; i < 4; i++) acc[i] = 0.0f;
+        } else {
+          hopper_load_sums(acc, my_sums);
+        }
+        UNROLL for (int s = 0; s < 16; s++) {
+          if (Whole || s / 4 < steps / 4) multiply(s, a[s], from);
+        }
+        if (ended) {
+          finish_tile();
+        } else {
+          hopper_store_sums(my_sums, acc);
+        }
+        if (more) hopper_pair_arrive(hand_to);
+        advance(now);
       }
     }
-    ptx_grid_wait();
-    if (normed && warp < 2) {
-      norm_rows(p, rows, (const float*)x, norm, sm.chains);
-      if (lane == 0) hopper_barrier_arrive(x_full);
-    } else if (!normed && warp == 0) {
-      hopper_copy_x(p, ptx_shared_address(rows), (const T*)x, x_full, lane);
-    }
-    if (warp >= p.pairs) return;  // it only helped with the norm
-    hopper_barrier_wait(x_full, 0);
-    chain(p, range, ptx_shared_address(ring), ptx_shared_address(rows), sums + 2 * warp * (8 * 16), sm, out, bias,
-          residual, warp, lane);
+    // A thread must not exit while its own copies are in flight.
+    asm volatile("cp.async.wait_all;" ::: "memory");
   }
 };
 
-#define HOPPER_LINEAR_QUANTISED_FEW(types, T)                                                                        \
-  extern "C" __global__ void __launch_bounds__(kHopperFewQuantisedThreads, 1) hopper_linear_##types##_quantised_few( \
-      const __grid_constant__ HopperQuantisedParams p, void* out, const void* x, const uchar* w, const float* bias,  \
-      const float* norm, const float* residual) {                                                                    \
-    HopperQuantisedFew<T>::run(p, out, x, w, bias, norm, residual);                                                  \
+#define HOPPER_LINEAR_QUANTISED_FEW(types, T, kind, low, high, table, scheme)                                       \
+  extern "C" __global__ void __launch_bounds__(kHopperFewQuantisedThreads, 1) hopper_linear_##types##_few_##kind(   \
+      const __grid_constant__ HopperQuantisedParams p, void* out, const void* x, const uchar* w, const float* bias, \
+      const float* norm, const float* residual) {                                                                   \
+    __shared__ HopperFewSmem sm;                                                                                    \
+    typedef HopperFewKind<T, low, high, table != 0, scheme> Kind;                                                   \
+    if (!Kind::kEnds || p.linear.k % 256 == 0) {                                                                    \
+      HopperQuantisedFew<T, Kind, true>::run(p, sm, out, x, w, bias, norm, residual);                               \
+    } else {                                                                                                        \
+      HopperQuantisedFew<T, Kind, !Kind::kEnds>::run(p, sm, out, x, w, bias, norm, residual);                       \
+    }                                                                                                               \
   }
-HOPPER_LINEAR_QUANTISED_FEW(bf16, bfloat)
-HOPPER_LINEAR_QUANTISED_FEW(f16, half)
+#define HOPPER_LINEAR_QUANTISED_FEW_BOTH(kind, ...)            \
+  HOPPER_LINEAR_QUANTISED_FEW(bf16, bfloat, kind, __VA_ARGS__) \
+  HOPPER_LINEAR_QUANTISED_FEW(f16, half, kind, __VA_ARGS__)
+HOPPER_QUANTISED_KINDS(HOPPER_LINEAR_QUANTISED_FEW_BOTH)

@@ -132,24 +132,6 @@ template <int Low, int High, bool Table, int Scheme>
 struct HopperOffsetExact {
   static constexpr bool value = Scheme == kSchemeScale || (Scheme == kSchemeSubScale && !Table && Low + High < 8);
 };
-// hopper_unpack16() for such weights. `Eight`: codes have eight bits, else at most seven.
-template <typename T, bool Eight>
-HOPPER_FN void hopper_unpack16_offset(const uint (&c)[4], float scale, float offset, uchar* to) {
-  const float s = scale * (Eight ? 1.0f / 256 : 1.0f / 65536), b = -((Eight ? 32768.0f : 128.0f) + offset) * scale;
-  uint u[8];
-  UNROLL for (int i = 0; i < 8; i++) {
-    float v[2];
-    UNROLL for (int j = 0; j < 2; j++) {
-      const uint k = 2 * i + j;
-      v[j] = fma(as_float(__byte_perm(c[k >> 2], 0x4b000000u, Eight ? 0x7404 | (k & 3) << 4 : 0x7044 | (k & 3) << 8)),
-                 s, b);
-    }
-    u[i] = hopper_pack<T>(v[0], v[1]);
-  }
-  ((uint4*)to)[0] = make_uint4(u[0], u[1], u[2], u[3]);
-  ((uint4*)to)[1] = make_uint4(u[4], u[5], u[6], u[7]);
-}
-
 // Two neighbouring fp8 numbers, in the low half of `codes`, as floats: every one of them is exact in fp16.
 HOPPER_FN float2 hopper_e4m3(uint codes) {
   uint halves;
@@ -178,22 +160,26 @@ HOPPER_FN void hopper_unpack16_e4m3(const uint (&c)[4], float scale, uchar* to) 
 }
 
 // The same for MXFP4 and bfloat, where nothing is rounded: a code is the index of a bfloat, which is multiplied with
-// the block's power of two. `exponent`: the byte of the file, whose scale is 2^(exponent - 128), or 0 for 0 and 1.
+// the block's power of two, here twice. `exponent`: the byte of the file, whose scale is 2^(exponent - 128), or 0 for 0
+// and 1.
+HOPPER_FN uint hopper_fp4_scale(uint exponent) {
+  return (exponent == 0 ? 0u : exponent - 1) * (0x0080u | 0x00800000u);
+}
+// The nibbles of the low half of `codes`: 0 and 2 become one pair, 1 and 3 the other.
+HOPPER_FN void hopper_fp4_pairs(uint codes, uint scale, uint& even, uint& odd) {
+  const uint upper = codes & 0x8888u, index = codes & 0x7777u;
+  // High and low bytes of 0, 1, 2, 3, 4, 6, 8 and 12 as bfloat; nibble 9 gives the sign of byte 1, eight times.
+  const uint high =
+      hopper_bytes(0x40403f00u, 0x41414040u, index) | (hopper_bytes(0x00008000u, 0, upper | upper >> 3) & 0x80808080u);
+  const uint low = hopper_bytes(0x40008000u, 0x4000c080u, index);
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(even) : "r"(hopper_bytes(low, high, 0x6240)), "r"(scale));
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(odd) : "r"(hopper_bytes(low, high, 0x7351)), "r"(scale));
+}
 HOPPER_FN void hopper_unpack16_fp4(const WeightRaw& raw, uint exponent, uchar* to) {
-  const uint scale = (exponent == 0 ? 0u : exponent - 1) * (0x0080u | 0x00800000u);
+  const uint scale = hopper_fp4_scale(exponent);
   uint u[8];
-  UNROLL for (int j = 0; j < 4; j++) {
-    // Nibbles of the low half: codes i, i + 8, i + 1, i + 9.
-    const uint codes = raw.low[j >> 1] >> (j & 1) * 16, upper = codes & 0x8888u, index = codes & 0x7777u;
-    // High and low bytes of 0, 1, 2, 3, 4, 6, 8 and 12 as bfloat; nibble 9 gives the sign of byte 1, eight times.
-    const uint high = hopper_bytes(0x40403f00u, 0x41414040u, index) |
-                      (hopper_bytes(0x00008000u, 0, upper | upper >> 3) & 0x80808080u);
-    const uint low = hopper_bytes(0x40008000u, 0x4000c080u, index);
-    const uint pairs[2] = {hopper_bytes(low, high, 0x6240), hopper_bytes(low, high, 0x7351)};
-    UNROLL for (int i = 0; i < 2; i++) {
-      asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(u[j + 4 * i]) : "r"(pairs[i]), "r"(scale));
-    }
-  }
+  // Nibbles of the low half: codes i, i + 8, i + 1, i + 9.
+  UNROLL for (int j = 0; j < 4; j++) hopper_fp4_pairs(raw.low[j >> 1] >> (j & 1) * 16, scale, u[j], u[j + 4]);
   ((uint4*)to)[0] = make_uint4(u[0], u[1], u[2], u[3]);
   ((uint4*)to)[1] = make_uint4(u[4], u[5], u[6], u[7]);
 }
@@ -207,30 +193,15 @@ struct HopperSame<A, A> {
   static constexpr bool value = true;
 };
 
-// The kinds of weights (hopper_quantised_kind()); each becomes HOPPER_KIND(low bits, high bits, table, scheme).
-#define HOPPER_CASE(low, high, table, scheme)               \
+// Each of HOPPER_QUANTISED_KINDS becomes HOPPER_KIND(low bits, high bits, table, scheme).
+#define HOPPER_CASE(name, low, high, table, scheme)         \
   case (low) | (high) << 4 | (table) << 8 | (scheme) << 12: \
-    HOPPER_KIND(low, high, table, scheme)
-#define HOPPER_KINDS(kind)                                 \
-  switch (kind) {                                          \
-    HOPPER_CASE(8, 0, 0, kSchemeScale);       /* Q8_0 */   \
-    HOPPER_CASE(4, 0, 0, kSchemeScale);       /* Q4_0 */   \
-    HOPPER_CASE(4, 0, 0, kSchemeScaleMin);    /* Q4_1 */   \
-    HOPPER_CASE(4, 1, 0, kSchemeScale);       /* Q5_0 */   \
-    HOPPER_CASE(4, 1, 0, kSchemeScaleMin);    /* Q5_1 */   \
-    HOPPER_CASE(2, 0, 0, kSchemeSubScaleMin); /* Q2_K */   \
-    HOPPER_CASE(2, 1, 0, kSchemeSubScale);    /* Q3_K */   \
-    HOPPER_CASE(4, 0, 0, kSchemeSuperMin);    /* Q4_K */   \
-    HOPPER_CASE(4, 1, 0, kSchemeSuperMin);    /* Q5_K */   \
-    HOPPER_CASE(4, 2, 0, kSchemeSubScale);    /* Q6_K */   \
-    HOPPER_CASE(4, 0, 1, kSchemeScale);       /* IQ4_NL */ \
-    HOPPER_CASE(4, 0, 1, kSchemeSubScale);    /* IQ4_XS */ \
-    HOPPER_CASE(4, 0, 1, kSchemeExponent);    /* MXFP4 */  \
-    HOPPER_CASE(4, 0, 0, kSchemeGroup);       /* G4 */     \
-    HOPPER_CASE(8, 0, 0, kSchemeGroup);       /* G8 */     \
-    HOPPER_CASE(8, 0, 0, kSchemeE4M3);        /* GF8 */    \
-    default:                                               \
-      __trap();                                            \
+    HOPPER_KIND(low, high, table, scheme);
+#define HOPPER_KINDS(kind)              \
+  switch (kind) {                       \
+    HOPPER_QUANTISED_KINDS(HOPPER_CASE) \
+    default:                            \
+      __trap();                         \
   }
 
 // ---- requesting codes ----
@@ -272,11 +243,11 @@ HOPPER_FN void hopper_norm_barrier() {
 }
 
 // Normalises the rows one after another, with two warps, as norm_sum.h requires: a thread has four lanes of one
-// chain. `held` has room for one row of floats, `chains` for 256.
+// chain. `held` has room for one row of floats, `chains` for 256; `tid` is a thread's number among these 64.
 template <typename T>
 HOPPER_FN void hopper_norm_x(const HopperQuantisedParams& p, uchar* rows, const float* x, const float* norm,
-                             float* held, float* chains) {
-  const int tid = (int)threadIdx.x, k = p.linear.k;
+                             float* held, float* chains, int tid) {
+  const int k = p.linear.k;
   for (int m = 0; m < p.linear.m; m++) {
     const float* from = x + (i64)m * p.linear.x_stride;
     float c[4] = {0.0f, 0.0f, 0.0f, 0.0f};

@@ -40,20 +40,25 @@ struct HopperQuantisedParams {
   int stage_bytes;     // bytes of a chunk: two tiles of W, and x where it is streamed
   int depth, slots;
   int slot_bytes;
-  // linear_quantised_few: pairs of tiles at once, warps that share a panel, warps that do not unpack
-  int pairs, turns, chains;
+  // linear_quantised_few: tiles at once, warps that share a tile, bytes of a warp's scales, the first of the barriers
+  // of gate and up; a unit is a panel there, or (gated) two
+  int at_once, turns, scale_bytes, gate_barrier;
 };
 
 // ---- 1 to 8 rows (kernels/cuda/linear_quantised_few.cuh) ----
 
 enum {
-  kHopperFewChunk = 64,  // k
-  kHopperFewPairBytes = 2 * 16 * (kHopperFewChunk * 2 + 16),
-  kHopperFewDepth = 8,  // most chunks that are unpacked ahead
-  kHopperFewPairs = 7,  // most pairs of tiles at once
-  kHopperFewMostTurns = 5,
-  kHopperFewAhead = 4,              // chunks that a warp has requested ahead
-  kHopperFewQuantisedThreads = 960  // at most
+  kHopperFewSteps = 16,              // of a piece
+  kHopperFewDepth = 3,               // most pieces that a warp has requested ahead
+  kHopperFewAtOnce = 12,             // most tiles at once
+  kHopperFewTurns = 4,               // most warps that share a tile
+  kHopperFewQuantisedThreads = 480,  // at most
+  kHopperFewBarriers = 15            // named barriers beside that of all threads
+};
+// Steps that share one entry of a warp's scales.
+template <int Table, int Scheme>
+struct HopperFewScaleSteps {
+  static constexpr int value = (Scheme == kSchemeSubScale && Table == 0) || Scheme == kSchemeSubScaleMin ? 1 : 2;
 };
 
 // The same for sorted rows of experts (HopperMoeParams); linear.m is the number of rows in a tile.
@@ -65,6 +70,25 @@ struct HopperMoeQuantisedParams {
 constexpr int hopper_quantised_kind(int low_bits, int high_bits, int table, int scheme) {
   return low_bits | high_bits << 4 | table << 8 | scheme << 12;
 }
+
+// The kinds of weights: X(name, low bits, high bits, table, scheme).
+#define HOPPER_QUANTISED_KINDS(X)      \
+  X(q8_0, 8, 0, 0, kSchemeScale)       \
+  X(q4_0, 4, 0, 0, kSchemeScale)       \
+  X(q4_1, 4, 0, 0, kSchemeScaleMin)    \
+  X(q5_0, 4, 1, 0, kSchemeScale)       \
+  X(q5_1, 4, 1, 0, kSchemeScaleMin)    \
+  X(q2_k, 2, 0, 0, kSchemeSubScaleMin) \
+  X(q3_k, 2, 1, 0, kSchemeSubScale)    \
+  X(q4_k, 4, 0, 0, kSchemeSuperMin)    \
+  X(q5_k, 4, 1, 0, kSchemeSuperMin)    \
+  X(q6_k, 4, 2, 0, kSchemeSubScale)    \
+  X(iq4_nl, 4, 0, 1, kSchemeScale)     \
+  X(iq4_xs, 4, 0, 1, kSchemeSubScale)  \
+  X(mxfp4, 4, 0, 1, kSchemeExponent)   \
+  X(g4, 4, 0, 0, kSchemeGroup)         \
+  X(g8, 8, 0, 0, kSchemeGroup)         \
+  X(gf8, 8, 0, 0, kSchemeE4M3)
 
 // ---- the products of experts in MXFP4 (kernels/cuda/moe_fp4.cuh) ----
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kHalfShared = 113664;                  // that each of two threadgroups on a multiprocessor may have
 constexpr int kFewStageBytes = 16 * (128 * 2 + 16);  // of linear_few: 16 rows of W, 128 k
-constexpr int kFewestUnpackers = 6;                  // with fewer, linear_quantised_few is slower than linear_quantised
+constexpr int kFewInFlight = 32 * 1024;              // bytes that linear_quantised_few has requested ahead
 constexpr i64 kResidentBytes = 16 * 1024;            // x up to this size waits in shared memory, else it streams
 
 // linear_tall in several launches: up to so many rows of x, and launches.
@@ -85,19 +85,50 @@ i64 resident_bytes(const HopperLinearParams& l) {
   return i64{l.m} * (l.k + 8) * 2 + 256 + (l.normed ? i64{l.k} * 4 : 0);
 }
 
-// linear_quantised_few: bytes of x, of the codes and of the sums of all tiles.
-i64 beside_the_ring(const HopperQuantisedParams& p) {
-  const int sums = 8 * 16 * 4;
-  return resident_bytes(p.linear) + i64{2} * p.pairs * (p.turns * kHopperFewAhead * p.slot_bytes + sums);
-}
-// Fits `turns` or fewer warps for each panel into the memory `budget`.
-bool fit_turns(HopperQuantisedParams& p, int turns, int budget) {
-  for (p.turns = std::min<int>(turns, kHopperFewMostTurns); p.turns >= 1; p.turns--) {
-    const i64 chunks = (budget - beside_the_ring(p)) / (p.pairs * kHopperFewPairBytes);
-    p.depth = static_cast<int>(std::min<i64>(chunks, kHopperFewDepth));
-    if (p.depth >= std::max(3, p.turns)) return true;
+// linear_quantised_few: the kernel of a kind of weights, and the steps that share one of its scales.
+struct FewKernel {
+  KernelId kernel = KernelId::kNone;
+  int scale_steps = 0;
+};
+FewKernel few_kernel(int kind) {
+  switch (kind) {
+#define QUIRE_FEW_KERNEL(name, low, high, table, scheme) \
+  case hopper_quantised_kind(low, high, table, scheme):  \
+    return {KernelId::kHopperFew_##name, HopperFewScaleSteps<table, scheme>::value};
+    HOPPER_QUANTISED_KINDS(QUIRE_FEW_KERNEL)
+#undef QUIRE_FEW_KERNEL
+    default:
+      return {};
   }
-  return false;
+}
+// Warps of a threadgroup, and the bytes of shared memory.
+int few_warps(const HopperQuantisedParams& p) {
+  return p.at_once * p.turns;
+}
+i64 few_memory(const HopperQuantisedParams& p) {
+  const i64 each = i64{p.depth} * p.slot_bytes + p.scale_bytes, sums = 32 * 16 + 2 * 8 * 16 * 4;
+  return few_warps(p) * each + p.at_once * sums + resident_bytes(p.linear);
+}
+// Sets the turns, if there are enough warps and barriers: each warp that takes turns has one, each pair of gate and up,
+// too.
+bool set_turns(HopperQuantisedParams& p, int turns) {
+  const int warps = p.at_once * turns, handing_on = turns > 1 ? warps : 0;
+  const int gates = p.linear.epilogue == kHopperGated ? p.at_once / 2 : 0;
+  p.turns = turns;
+  p.gate_barrier = 1 + handing_on;
+  return 32 * warps <= kHopperFewQuantisedThreads && handing_on + gates <= kHopperFewBarriers;
+}
+
+// Chooses how many pieces a warp requests ahead; false if they do not fit beside x. A warp alone with its tile unpacks
+// the next piece while it still multiplies the one before.
+bool fit_pieces(HopperQuantisedParams& p, int scale_steps) {
+  const bool alone = p.turns == 1;
+  const i64 piece = i64{few_warps(p)} * p.slot_bytes;
+  p.scale_bytes = (alone ? 2 : 1) * kHopperFewSteps / scale_steps * 16 * 8;
+  p.depth =
+      alone ? kHopperFewDepth : std::min<int>(static_cast<int>((kFewInFlight + piece - 1) / piece), kHopperFewDepth);
+  while (p.depth > (alone ? 2 : 1) && few_memory(p) > kHopperMostShared) p.depth--;
+  return few_memory(p) <= kHopperMostShared;
 }
 
 }  // namespace
@@ -197,29 +228,36 @@ HopperLinearPlan hopper_quantised_plan(HopperQuantisedParams& p, int multiproces
   return {kernel, groups(p.units, rounds), hopper_quantised_threads(l.m <= 16 ? 2 : 4), memory};
 }
 
-// Threadgroups have as many pairs of tiles at once as a multiprocessor has to serve, or a part of these. Where these
-// are few, two threadgroups share a multiprocessor, so that the next launch's weights are on their way while this one
-// ends.
+// A threadgroup has as many tiles at once as a multiprocessor has to serve, or a part of these that fits its memory;
+// few tiles have several warps each, so that the chain does not wait for values.
 HopperLinearPlan hopper_quantised_few_plan(HopperQuantisedParams& p, int multiprocessors) {
-  const HopperLinearParams& l = p.linear;
+  HopperLinearParams& l = p.linear;
+  const WeightParams& w = p.weight;
   const bool gated = l.epilogue == kHopperGated;
-  if (l.m < 1 || l.m > kHopperQuantisedFewRows || l.k % kHopperFewChunk != 0 || l.k > 1 << 20) return {};
-  if (p.weight.form != kWeightQuantised || (gated && l.n % 32 != 0)) return {};
+  if (l.m < 1 || l.m > kHopperQuantisedFewRows || l.k % 64 != 0 || l.k > 1 << 20) return {};
+  if (w.form != kWeightQuantised || (gated && l.n % 32 != 0)) return {};
   if (l.normed && l.m > kHopperQuantisedNormRows) return {};
-  set_parts(p, kHopperFewChunk / 16);
+  // Two steps share a scale, and the groups of a piece begin with it.
+  const bool grouped = w.scheme == kSchemeGroup || w.scheme == kSchemeE4M3;
+  if (grouped &&
+      (w.group_steps % 2 != 0 || (kHopperFewSteps % w.group_steps != 0 && w.group_steps % kHopperFewSteps != 0)))
+    return {};
+  set_parts(p, kHopperFewSteps);
   set_units(p);
+  p.units = gated ? p.gate_panels : p.panels;
   p.x_row = (l.k + 8) * 2;
-  const int grid = std::min(p.units, multiprocessors), most = groups(p.units, grid);
-  p.pairs = groups(most, groups(most, kHopperFewPairs));
-  p.chains = std::max(p.pairs, l.normed ? 2 : 1);  // two warps compute a norm
-  const int warps = kHopperFewQuantisedThreads / 32;
-  const bool half =
-      p.pairs <= 2 && fit_turns(p, (warps / 2 - p.chains) / (2 * p.pairs), kHalfShared) && p.depth == kHopperFewDepth;
-  if (!half && !fit_turns(p, (warps - p.chains) / (2 * p.pairs), kHopperMostShared)) return {};
-  if (2 * p.pairs * p.turns < kFewestUnpackers) return {};
-  const int threads = 32 * (p.chains + 2 * p.pairs * p.turns);
-  const i64 memory = beside_the_ring(p) + i64{p.depth} * p.pairs * kHopperFewPairBytes;
-  return {KernelId::kHopperQuantisedFew, grid, threads, static_cast<int>(memory)};
+  const FewKernel few = few_kernel(p.kind);
+  if (few.kernel == KernelId::kNone) return {};
+  const int each = gated ? 2 : 1, grid = std::min(p.units, multiprocessors), most = groups(p.units, grid);
+  for (int rounds = groups(most, kHopperFewAtOnce / each); rounds <= most; rounds++) {
+    p.at_once = each * groups(most, rounds);
+    for (int turns = std::min<int>(kHopperFewTurns, groups(l.k, 256)); turns >= 1; turns--) {
+      if (!set_turns(p, turns) || !fit_pieces(p, few.scale_steps)) continue;
+      if (l.normed && few_warps(p) < 2) continue;  // two warps compute a norm
+      return {few.kernel, grid, 32 * few_warps(p), static_cast<int>(few_memory(p))};
+    }
+  }
+  return {};
 }
 
 }  // namespace quire::gpu
