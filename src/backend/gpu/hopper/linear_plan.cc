@@ -228,8 +228,8 @@ HopperLinearPlan hopper_quantised_plan(HopperQuantisedParams& p, int multiproces
   return {kernel, groups(p.units, rounds), hopper_quantised_threads(l.m <= 16 ? 2 : 4), memory};
 }
 
-// A threadgroup has as many tiles at once as a multiprocessor has to serve, or a part of these that fits its memory;
-// few tiles have several warps each, so that the chain does not wait for values.
+// A threadgroup has as many tiles at once as a multiprocessor has to serve, or a part of these; few tiles have several
+// warps each, so that the chain does not wait for values.
 HopperLinearPlan hopper_quantised_few_plan(HopperQuantisedParams& p, int multiprocessors) {
   HopperLinearParams& l = p.linear;
   const WeightParams& w = p.weight;
@@ -249,13 +249,11 @@ HopperLinearPlan hopper_quantised_few_plan(HopperQuantisedParams& p, int multipr
   const FewKernel few = few_kernel(p.kind);
   if (few.kernel == KernelId::kNone) return {};
   const int each = gated ? 2 : 1, grid = std::min(p.units, multiprocessors), most = groups(p.units, grid);
-  for (int rounds = groups(most, kHopperFewAtOnce / each); rounds <= most; rounds++) {
-    p.at_once = each * groups(most, rounds);
-    for (int turns = std::min<int>(kHopperFewTurns, groups(l.k, 256)); turns >= 1; turns--) {
-      if (!set_turns(p, turns) || !fit_pieces(p, few.scale_steps)) continue;
-      if (l.normed && few_warps(p) < 2) continue;  // two warps compute a norm
-      return {few.kernel, grid, 32 * few_warps(p), static_cast<int>(few_memory(p))};
-    }
+  p.at_once = each * groups(most, groups(most, kHopperFewAtOnce / each));
+  for (int turns = std::min<int>(kHopperFewTurns, groups(l.k, 256)); turns >= 1; turns--) {
+    if (!set_turns(p, turns) || !fit_pieces(p, few.scale_steps)) continue;
+    if (l.normed && few_warps(p) < 2) continue;  // two warps compute a norm
+    return {few.kernel, grid, 32 * few_warps(p), static_cast<int>(few_memory(p))};
   }
   return {};
 }
