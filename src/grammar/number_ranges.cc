@@ -147,16 +147,22 @@ Decimal from_integer(int64_t value) {
 
 std::optional<Decimal> decimal_of(const json::Value& value) {
   char text[64];
-  std::to_chars_result result{};
-  if (value.is_int()) {
-    result = std::to_chars(text, text + sizeof(text), value.as_int());
+  std::string_view left;
+  if (const std::string* digits = value.long_digits(); digits != nullptr) {
+    left = *digits;
+    if (left.size() > kMaxDigits) return std::nullopt;
   } else {
-    const double number = value.as_double();
-    if (!std::isfinite(number)) return std::nullopt;
-    result = std::to_chars(text, text + sizeof(text), number, std::chars_format::scientific);
+    std::to_chars_result result{};
+    if (value.is_int()) {
+      result = std::to_chars(text, text + sizeof(text), value.as_int());
+    } else {
+      const double number = value.as_double();
+      if (!std::isfinite(number)) return std::nullopt;
+      result = std::to_chars(text, text + sizeof(text), number, std::chars_format::scientific);
+    }
+    QUIRE_CHECK(result.ec == std::errc(), "a number has no text");
+    left = {text, static_cast<size_t>(result.ptr - text)};
   }
-  QUIRE_CHECK(result.ec == std::errc(), "a number has no text");
-  std::string_view left(text, static_cast<size_t>(result.ptr - text));
   const bool negative = left.starts_with('-');
   if (negative) left.remove_prefix(1);
   int64_t exponent = 0;

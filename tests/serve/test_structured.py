@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Constrained answers: response_format, structured_outputs and their like, over HTTP and with the clients of users."""
 
+import decimal
 import json
 import re
 import threading
@@ -67,6 +68,12 @@ def test_every_field_that_takes_a_schema(server):
     assert first["message"] == text["message"] == format_["message"]
     answer = server.ok("/v1/completions", {"prompt": "hello", "max_tokens": 200, "seed": 3} | whole)
     assert is_person(json.loads(answer["choices"][0]["text"]))
+
+
+def test_integers_of_64_bits_without_a_sign_keep_their_digits(server):
+    for schema in ('{"const": 18446744073709551615}', {"const": 18446744073709551615}, {"enum": [18446744073709551615]}):
+        (choice,) = chat(server, {"structured_outputs": COMPACT | {"json": schema}})
+        assert decimal.Decimal(choice["message"]["content"]) == 18446744073709551615, choice
 
 
 def test_members_come_in_the_order_of_the_schema_unless_any_is_allowed(server):
