@@ -187,7 +187,7 @@ void Generation::log_end(const Choice& last) const {
   for (const auto& [place, one] : choices_) {
     const auto most = service_.options().max_log_len;
     log_info("Generated for {} [{}]: {}", options_.id, one.index,
-             most < 0 ? one.text : one.text.substr(0, static_cast<size_t>(most)));
+             most < 0 ? one.text : utf8::beginning(one.text, static_cast<size_t>(most)));
   }
 }
 
@@ -302,9 +302,7 @@ void Generation::record() const {
 }
 
 std::string answer_key(const HttpRequest& request, const Body& body) {
-  std::string key = body.string("request_id", request.id);
-  key.resize(std::min<size_t>(key.size(), 128));
-  return key;
+  return utf8::beginning(body.string("request_id", request.id), 128);
 }
 
 void write_ids(JsonWriter& w, const std::vector<int32_t>& ids) {

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "api/json_writer.h"
+#include "base/utf8.h"
 
 namespace quire::api {
 namespace {
@@ -94,9 +95,7 @@ bool has_empty_text(const json::Value& v) {
 std::string shorten(std::string text) {
   constexpr size_t kMost = 200;
   if (text.size() <= kMost) return text;
-  size_t end = kMost;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
-  return text.substr(0, end) + "...";
+  return utf8::beginning(text, kMost) + "...";
 }
 
 }  // namespace
