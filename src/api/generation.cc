@@ -357,8 +357,8 @@ void write_token_logprobs(JsonWriter& w, const LogprobRows& rows, TokenTexts& te
   w.close_array();
 }
 
-std::string TokenTexts::show(int32_t id) const {
-  if (as_ids_ || tokenizer_ == nullptr) return "token_id:" + std::to_string(id);
+std::string TokenTexts::text(int32_t id) const {
+  if (tokenizer_ == nullptr) return {};
   const std::string bytes = pending_ + tokenizer_->token_bytes(id);
   const size_t open = utf8::incomplete_suffix(bytes);
   std::string out;
@@ -366,8 +366,12 @@ std::string TokenTexts::show(int32_t id) const {
   return out;
 }
 
+std::string TokenTexts::show(int32_t id) const {
+  return as_ids_ || tokenizer_ == nullptr ? "token_id:" + std::to_string(id) : text(id);
+}
+
 void TokenTexts::advance(int32_t id) {
-  if (as_ids_ || tokenizer_ == nullptr) return;
+  if (tokenizer_ == nullptr) return;
   pending_ += tokenizer_->token_bytes(id);
   pending_.erase(0, pending_.size() - utf8::incomplete_suffix(pending_));
 }
