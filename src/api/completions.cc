@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// /v1/completions: continues texts or token ids. /invocations: the same, or chat.
+// /v1/completions: continues texts or token ids.
 #include <algorithm>
 #include <map>
 #include <unordered_set>
@@ -321,11 +321,6 @@ ApiStatus start_completions(Service& service, const HttpRequest& request, const 
 
 void serve_completions(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
   if (auto started = start_completions(service, request, reply); !started.ok()) send_error(*reply, started.error());
-}
-
-void serve_invocations(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
-  const bool chat = request.body.find("\"messages\"") != std::string::npos;
-  (chat ? serve_chat : serve_completions)(service, request, reply);
 }
 
 }  // namespace quire::api

@@ -185,11 +185,15 @@ ApiStatus check_field(const json::Value& value, const Field& field, const std::s
   return Ok{};
 }
 
-ApiResult<Body> Body::parse(std::string_view text, const Schema& schema) {
+json::Limits body_limits() {
   json::Limits limits;
   limits.max_depth = kMaxDepth;
   limits.max_values = kMaxValues;
-  auto parsed = json::parse(text, limits);
+  return limits;
+}
+
+ApiResult<Body> Body::parse(std::string_view text, const Schema& schema) {
+  auto parsed = json::parse(text, body_limits());
   if (!parsed.ok()) return bad_request({"the body is ", parsed.error().message});
   if (!parsed->is_object()) return bad_request("the body must be a JSON object.");
   Body body;

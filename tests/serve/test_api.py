@@ -89,6 +89,12 @@ def test_tokenize_and_detokenize(server):
 def test_invocations_take_both_forms(server):
     assert server.ok("/invocations", CHAT)["object"] == "chat.completion"
     assert server.ok("/invocations", {"prompt": "hello", "max_tokens": 1})["object"] == "text_completion"
+    answer = server.ok("/invocations", {"prompt": ["messages"], "max_tokens": 1})  # a text, not a member
+    assert answer["object"] == "text_completion"
+    for body, field in (({}, "prompt"), ({"input": "hello"}, "prompt"), ({"messages": []}, "messages")):
+        refused = server.post("/invocations", body)
+        assert refused.status_code == 400 and refused.json()["error"]["param"] == field, refused.text
+    assert server.http.post("/invocations", content="{", headers={"Content-Type": "application/json"}).status_code == 400
 
 
 def test_unknown_fields_are_accepted(server):
