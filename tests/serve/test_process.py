@@ -4,6 +4,7 @@
 import json
 import re
 import signal
+import shutil
 import socket
 import subprocess
 import threading
@@ -56,6 +57,27 @@ def test_flags_that_are_refused(folder, flags, words):
 def test_a_port_that_is_taken(folder, server):
     port = server.url.rsplit(":", 1)[1]
     assert port in refused(folder, "--port", port)
+
+
+@pytest.mark.parametrize("flags, words", [
+    (["--host", "no.such.host.invalid"], ["--host", "cannot be resolved"]),
+    (["--host", "192.0.2.1"], ["--host", "no address of this machine"]),  # an address of documents
+    (["--uds", "/nonexistent/socket"], ["--uds", "No such file"]), (["--uds", "tiny/config.json"], ["--uds", "not a socket"]),
+    (["--uds", "x" * 200], ["--uds", "too long"]), (["--ssl-certfile", "missing.pem"], ["--ssl-certfile", "missing.pem"]),
+    (["--ssl-keyfile", "key.pem"], ["--ssl-certfile"]), (["--root-path", "llm"], ["--root-path", "slash"])])
+def test_what_is_wrong_with_the_address_is_said_before_the_model_is_loaded(folder, flags, words):
+    message = refused(folder, *flags)
+    assert all(word in message for word in words) and "loaded" not in message, message
+
+
+def test_a_default_that_no_request_could_have_is_not_used(start, folder):
+    """The bug: every request without a temperature of its own was refused, with a sentence about its temperature."""
+    shutil.copytree(folder / "tiny", folder / "hot")
+    (folder / "hot" / "generation_config.json").write_text('{"temperature": 9, "top_p": 0.5}')
+    one = start("hot")
+    assert one.ok("/v1/completions", {"prompt": "hello", "max_tokens": 2})
+    assert "generation_config.json': temperature" in one.log and "It is not used." in one.log
+    one.stop()
 
 
 def test_neutral_values_of_refused_flags_are_fine_and_a_config_file_gives_flags(start, folder):
