@@ -95,8 +95,23 @@ TEST(ChatTemplate, GivesContentsTheShapeThatTheTemplateWants) {
   as_is.content_format = ContentFormat::kAsIs;
   EXPECT_EQ(render(*ChatTemplate::parse(kPlain), as_is).find("<s><user>[{'type': 'text'"), 0u);
   const auto image = request(R"([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}])");
-  EXPECT_EQ(render(*ChatTemplate::parse(kPlain), image),
-            "ERROR: messages[0].content has a part of type \"image_url\"; this model's chat template takes text only.");
+  for (const char* source : {kPlain, kParts}) {
+    EXPECT_EQ(render(*ChatTemplate::parse(source), image),
+              "ERROR: messages[0].content has a part of type \"image_url\"; only parts with text are taken.");
+  }
+  const auto odd = request(R"([{"role": "user", "content": ["a", {"text": "b"}, {"type": "input_text", "text": "c"},
+                                                            {"type": "refusal", "refusal": "d"}]}])");
+  EXPECT_EQ(render(*ChatTemplate::parse(kPlain), odd), "<s><user>a\nb\nc\nd</user><assistant>");
+  EXPECT_EQ(render(*ChatTemplate::parse(kParts), odd), "[text:a][text:b][text:c][text:d]");
+  for (const auto& [content, error] : std::vector<std::pair<std::string, std::string>>{
+           {R"([{"type": "text"}])", "messages[0].content[0].text must be a string."},
+           {R"(["a", 5])", "messages[0].content[1] must be a string or an object with type and text, not an integer."},
+           {"5", "messages[0].content must be a string or a list of parts, not an integer."}}) {
+    for (const char* source : {kPlain, kParts}) {
+      const auto wrong = request(R"([{"role": "user", "content": )" + content + "}]");
+      EXPECT_EQ(render(*ChatTemplate::parse(source), wrong), "ERROR: " + error);
+    }
+  }
 }
 
 TEST(ChatTemplate, ParsesToolCallArguments) {
