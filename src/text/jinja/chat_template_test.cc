@@ -128,6 +128,23 @@ TEST(ChatTemplate, ParsesToolCallArguments) {
             std::string::npos);
 }
 
+TEST(ChatTemplate, PrintsLongIntegersOfArgumentsAsTheyWereSent) {
+  const auto chat = ChatTemplate::parse(
+      "{% for m in messages %}{% set a = m.tool_calls[0].function.arguments %}{{ a|tojson }} {{ a }} {{ a.id }} {{ "
+      "a.id is number }} "
+      "{{ a.id is integer }} {{ a.id is string }} {{ a.id == a.same }} {{ a.id == 1 }} {{ a.id|int }} {{ a.id|float > "
+      "1e19 }} "
+      "{{ a.id is mapping }}{% endfor %}");
+  const auto call = request(
+      R"([{"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments":
+          "{\"id\": 18446744073709551615, \"same\": 18446744073709551615}"}}]}])");
+  EXPECT_EQ(
+      render(*chat, call),
+      "{\"id\": 18446744073709551615, \"same\": 18446744073709551615} "
+      "{'id': 18446744073709551615, 'same': 18446744073709551615} 18446744073709551615 True True False True False "
+      "18446744073709551615 True False");
+}
+
 TEST(ChatTemplate, ContinuesTheFinalMessage) {
   const auto chat = ChatTemplate::parse(kPlain);
   ChatRequest req = request(R"([{"role": "user", "content": "go"}, {"role": "assistant", "content": "Once upon "}])");
