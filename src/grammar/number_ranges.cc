@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <iterator>
 
@@ -137,6 +138,15 @@ std::optional<int64_t> rounded(const Decimal& value, bool up) {
   if (up && !value.negative) ++*out;
   if (!up && value.negative) --*out;
   return out;
+}
+
+// Whether readers that see a point or an exponent, and so take a double, would get another integer.
+bool needs_digits(const Decimal& value) {
+  if (value.exponent != 0 || value.digits.size() <= 15) return false;
+  if (value.digits.size() > 17) return true;
+  char exact[32];
+  std::snprintf(exact, sizeof exact, "%.0f", std::strtod(value.digits.c_str(), nullptr));
+  return value.digits != exact;
 }
 
 Decimal from_integer(int64_t value) {
@@ -412,6 +422,7 @@ std::optional<Regex> NumberSets::printed_with_exponent(const Decimal& value) {
 }
 
 Regex NumberSets::text_of_value(const Decimal& value) {
+  if (needs_digits(value)) return store_.literal((value.negative ? "-" : "") + value.digits);
   const std::string places = fraction_digits(value);
   Regex text = store_.literal(whole_digits(value) + (places.empty() ? "" : "." + places));
   if (places.empty()) text = store_.concat(text, store_.optional(store_.literal(".0")));
@@ -426,7 +437,7 @@ Regex NumberSets::text_of_values(const std::vector<Decimal>& values) {
   std::vector<std::string> integers;
   std::vector<Regex> options;
   for (const Decimal& value : values) {
-    if (value.is_integer() && !value.is_zero() && value.digits.size() + static_cast<size_t>(value.exponent) <= 16) {
+    if (value.is_integer() && !value.is_zero() && value.digits.size() + static_cast<size_t>(value.exponent) <= 15) {
       integers.push_back((value.negative ? "-" : "") + whole_digits(value));
     } else {
       options.push_back(text_of_value(value));

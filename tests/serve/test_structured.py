@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Constrained answers: response_format, structured_outputs and their like, over HTTP and with the clients of users."""
 
-import decimal
 import json
 import re
 import threading
@@ -73,7 +72,7 @@ def test_every_field_that_takes_a_schema(server):
 def test_integers_of_64_bits_without_a_sign_keep_their_digits(server):
     for schema in ('{"const": 18446744073709551615}', {"const": 18446744073709551615}, {"enum": [18446744073709551615]}):
         (choice,) = chat(server, {"structured_outputs": COMPACT | {"json": schema}})
-        assert decimal.Decimal(choice["message"]["content"]) == 18446744073709551615, choice
+        assert choice["message"]["content"] == "18446744073709551615", choice  # with a point it would be read as a double
 
 
 def test_members_come_in_the_order_of_the_schema_unless_any_is_allowed(server):
