@@ -100,7 +100,9 @@ class Engine:
             kind = params.output_kind if params is not None else RequestOutputKind.CUMULATIVE
         n = params.n if params is not None else self._info["default_sampling_params"]["n"]
         name = request_id or str(next(self._numbers))
-        return Collector(stream, self._texts, name, fields.get("prompt"), n, kind)
+        # Of a conversation the text is what its template made of it, as in vLLM.
+        text = Tokenizer(self._model).decode(stream.prompt(), skip_special_tokens=False) if "messages" in fields else None
+        return Collector(stream, self._texts, name, fields.get("prompt", text), n, kind)
 
     def _submit(self, fields: Mapping[str, Any], priority: int = 0,
                 lora_request: LoRARequest | None = None) -> _quire.Stream:

@@ -7,6 +7,7 @@
 
 #include "api/host.h"
 #include "base/log.h"
+#include "base/utf8.h"
 
 namespace quire::api {
 namespace {
@@ -68,7 +69,8 @@ ApiResult<std::string> unload_adapter(Host& host, const HttpRequest& request) {
   QUIRE_TRY(check_allowed(host.options()));
   const std::string name = body.string("lora_name");
   const auto removed = host.shared().adapters.remove(name);
-  if (!removed) return not_found_error("The LoRA adapter '" + name.substr(0, 200) + "' cannot be found.", "lora_name");
+  if (!removed)
+    return not_found_error("The LoRA adapter '" + utf8::beginning(name, 200) + "' cannot be found.", "lora_name");
   host.each_loaded([&](size_t model, Service& service) {
     if (model == removed->model) service.model().adapters().drop(removed->named);
   });

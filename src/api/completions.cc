@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// /v1/completions: continues texts or token ids. /invocations: the same, or chat.
+// /v1/completions: continues texts or token ids.
 #include <algorithm>
 #include <map>
 #include <unordered_set>
@@ -60,10 +60,10 @@ class Completions final : public Generation {
     v.open_array();
     t.open_array();
     m.open_array();
-    // Returns the token's text.
+    // Returns the token's text, which counts for the offsets also where the lists have its id.
     const auto add = [&](int32_t token, const std::vector<sampling::TokenLogprob>* row) {
-      std::string shown = state.texts.show(token);
-      t.string(shown);
+      std::string text = state.texts.text(token);
+      t.string(state.texts.show(token));
       o.integer(state.offset);
       if (row == nullptr || row->empty()) {
         v.null();
@@ -79,7 +79,7 @@ class Completions final : public Generation {
         m.close_object();
       }
       state.texts.advance(token);
-      return shown;
+      return text;
     };
     if (echoes) {
       const PromptState& prompt = prompts_[choice.prompt];
@@ -109,6 +109,8 @@ class Completions final : public Generation {
     json::append_quoted(quoted, name);
     return w.key(std::string_view(quoted).substr(1, quoted.size() - 2));
   }
+
+  int64_t shown_tokens() const { return own_.drop_answer ? 0 : completion_tokens(); }
 
   void write_head(JsonWriter& w) const {
     w.open_object().member("id", options_.id).member("object", "text_completion").member_int("created", created_);
@@ -148,7 +150,7 @@ class Completions final : public Generation {
     w.close_object().close_array();
     if (options_.continuous_usage) {
       w.key("usage");
-      write_usage(w, completion_tokens());
+      write_usage(w, shown_tokens());
     }
     w.close_object();
     send_event(w.text());
@@ -161,7 +163,7 @@ class Completions final : public Generation {
       JsonWriter w;
       write_head(w);
       w.key("choices").open_array().close_array().key("usage");
-      write_usage(w, own_.drop_answer ? 0 : completion_tokens());
+      write_usage(w, shown_tokens());
       w.close_object();
       send_event(w.text());
     }
@@ -177,7 +179,7 @@ class Completions final : public Generation {
     w.close_array().member_null("service_tier");
     write_fingerprint(w);
     w.key("usage");
-    write_usage(w, own_.drop_answer ? 0 : completion_tokens());
+    write_usage(w, shown_tokens());
     w.member_null("kv_transfer_params").close_object();
     send_json(*reply_, w.take());
   }
@@ -319,11 +321,6 @@ ApiStatus start_completions(Service& service, const HttpRequest& request, const 
 
 void serve_completions(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
   if (auto started = start_completions(service, request, reply); !started.ok()) send_error(*reply, started.error());
-}
-
-void serve_invocations(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
-  const bool chat = request.body.find("\"messages\"") != std::string::npos;
-  (chat ? serve_chat : serve_completions)(service, request, reply);
 }
 
 }  // namespace quire::api

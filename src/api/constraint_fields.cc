@@ -8,6 +8,8 @@
 #include <string_view>
 #include <utility>
 
+#include "base/utf8.h"
+
 namespace quire::api {
 namespace {
 
@@ -92,7 +94,7 @@ ApiResult<std::optional<Found>> read_format(const json::Value& format, const std
     QUIRE_ASSIGN(Found found, tag_spec(format, where));
     return std::optional(std::move(found));
   }
-  return bad_field(where + ".type", {"is \"", type->as_string().substr(0, 40),
+  return bad_field(where + ".type", {"is \"", utf8::beginning(type->as_string(), 40),
                                      "\"; it must be text, json_object, json_schema or structural_tag."});
 }
 
@@ -149,7 +151,7 @@ ApiResult<bool> flag(const json::Value& value, const std::string& where) {
 ApiResult<std::optional<Found>> read_structured(const json::Value& object, JsonRules& rules) {
   std::optional<Found> found;
   for (const auto& [name, value] : object.as_object()) {
-    const std::string where = "structured_outputs." + name.substr(0, 40);
+    const std::string where = "structured_outputs." + utf8::beginning(name, 40);
     if (value.is_null()) continue;
     if (name == "disable_any_whitespace") {
       QUIRE_ASSIGN(const bool off, flag(value, where));

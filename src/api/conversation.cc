@@ -8,6 +8,7 @@
 #include "api/constraint_fields.h"
 #include "api/tool_description.h"
 #include "base/log.h"
+#include "base/utf8.h"
 
 namespace quire::api {
 
@@ -34,7 +35,7 @@ ApiResult<json::Value> text_content(const json::Value& object, const char* name,
     if (!part.is_object()) return bad_field(at, "must be an object with type and text.");
     QUIRE_ASSIGN(const std::string type, string_at(part, "type", at));
     if (std::find(types.begin(), types.end(), type) == types.end()) {
-      return bad_field(at + ".type", {"is \"", type.substr(0, 40), "\"; this server takes only \"",
+      return bad_field(at + ".type", {"is \"", utf8::beginning(type, 40), "\"; this server takes only \"",
                                       std::string(*types.begin()), "\" for now."});
     }
     QUIRE_ASSIGN(std::string text, string_at(part, "text", at));

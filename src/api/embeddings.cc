@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "api/pooling.h"
+#include "base/utf8.h"
 
 namespace quire::api {
 namespace {
@@ -165,7 +166,7 @@ ApiStatus start_cohere(Service& service, const HttpRequest& request, const Reply
   for (const std::string& type : types) {
     if (type != "float" && type != "base64" && type != "binary" && type != "ubinary") {
       return bad_field("embedding_types",
-                       {"must hold float, base64, binary or ubinary, not ", type.substr(0, 40), "."});
+                       {"must hold float, base64, binary or ubinary, not ", utf8::beginning(type, 40), "."});
     }
     if ((type == "binary" || type == "ubinary") && size % 8 != 0) {
       return bad_field("embedding_types",

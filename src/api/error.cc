@@ -4,15 +4,26 @@
 
 #include "api/json_writer.h"
 #include "base/failure.h"
+#include "base/utf8.h"
 
 template class quire::FailureOf<quire::api::ApiError>;
 
 namespace quire::api {
+namespace {
+
+// Messages may quote headers, paths and model files, which need not be UTF-8; the answer must be.
+std::string valid(std::string_view text) {
+  std::string out;
+  utf8::append_valid(out, text);
+  return out;
+}
+
+}  // namespace
 
 std::string ApiError::body() const {
   JsonWriter w;
-  w.open_object().key("error").open_object().member("message", message).member("type", type);
-  w.key("param").value_or_null(!param.empty(), [&] { w.string(param); });
+  w.open_object().key("error").open_object().member("message", valid(message)).member("type", type);
+  w.key("param").value_or_null(!param.empty(), [&] { w.string(valid(param)); });
   w.member_int("code", status).close_object().close_object();
   return w.take();
 }
@@ -28,7 +39,7 @@ std::string ApiError::anthropic_body() const {
                                      : "invalid_request_error";
   JsonWriter w;
   w.open_object().member("type", "error").key("error").open_object();
-  w.member("type", name).member("message", message).close_object().close_object();
+  w.member("type", name).member("message", valid(message)).close_object().close_object();
   return w.take();
 }
 

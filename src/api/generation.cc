@@ -21,6 +21,21 @@ std::string milliseconds(std::chrono::steady_clock::duration d) {
   return text;
 }
 
+// A text of a client or a model as a part of a line of the log, which nobody may end early to write lines of their own.
+std::string one_line(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '\n') {
+      out += "\\n";
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      out += '?';
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
 // Appends a later piece of the same choice.
 void append(Piece& piece, Piece next) {
   llm::Delta& to = piece.delta;
@@ -63,9 +78,9 @@ ApiStatus Generation::start(std::vector<engine::Request> requests) {
     }
     open_ = requests.size() * static_cast<size_t>(options_.n);
     if (service_.options().log_requests) {
-      log_info("Received request {}: {} prompts, {} tokens, n={}, max_tokens={}, temperature={}, seed={}", options_.id,
-               prompts_.size(), prompt_tokens(), options_.n, requests[0].params.max_tokens.value_or(-1),
-               requests[0].params.temperature,
+      log_info("Received request {}: {} prompts, {} tokens, n={}, max_tokens={}, temperature={}, seed={}",
+               one_line(options_.id), prompts_.size(), prompt_tokens(), options_.n,
+               requests[0].params.max_tokens.value_or(-1), requests[0].params.temperature,
                requests[0].params.seed ? std::to_string(*requests[0].params.seed) : "none");
     }
     QUIRE_ASSIGN(lease_, service_.keys().begin(options_.caller, static_cast<int64_t>(open_), prompt_tokens(),
@@ -186,8 +201,8 @@ void Generation::log_end(const Choice& last) const {
   if (!service_.options().log_outputs || options_.stream) return;
   for (const auto& [place, one] : choices_) {
     const auto most = service_.options().max_log_len;
-    log_info("Generated for {} [{}]: {}", options_.id, one.index,
-             most < 0 ? one.text : one.text.substr(0, static_cast<size_t>(most)));
+    log_info("Generated for {} [{}]: {}", one_line(options_.id), one.index,
+             one_line(most < 0 ? one.text : utf8::beginning(one.text, static_cast<size_t>(most))));
   }
 }
 
@@ -302,9 +317,7 @@ void Generation::record() const {
 }
 
 std::string answer_key(const HttpRequest& request, const Body& body) {
-  std::string key = body.string("request_id", request.id);
-  key.resize(std::min<size_t>(key.size(), 128));
-  return key;
+  return utf8::beginning(body.string("request_id", request.id), 128);
 }
 
 void write_ids(JsonWriter& w, const std::vector<int32_t>& ids) {
@@ -359,8 +372,8 @@ void write_token_logprobs(JsonWriter& w, const LogprobRows& rows, TokenTexts& te
   w.close_array();
 }
 
-std::string TokenTexts::show(int32_t id) const {
-  if (as_ids_ || tokenizer_ == nullptr) return "token_id:" + std::to_string(id);
+std::string TokenTexts::text(int32_t id) const {
+  if (tokenizer_ == nullptr) return {};
   const std::string bytes = pending_ + tokenizer_->token_bytes(id);
   const size_t open = utf8::incomplete_suffix(bytes);
   std::string out;
@@ -368,8 +381,12 @@ std::string TokenTexts::show(int32_t id) const {
   return out;
 }
 
+std::string TokenTexts::show(int32_t id) const {
+  return as_ids_ || tokenizer_ == nullptr ? "token_id:" + std::to_string(id) : text(id);
+}
+
 void TokenTexts::advance(int32_t id) {
-  if (as_ids_ || tokenizer_ == nullptr) return;
+  if (tokenizer_ == nullptr) return;
   pending_ += tokenizer_->token_bytes(id);
   pending_.erase(0, pending_.size() - utf8::incomplete_suffix(pending_));
 }

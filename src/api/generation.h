@@ -145,7 +145,8 @@ void write_prompt_logprobs(JsonWriter& w, const LogprobRows& rows, const text::T
 class TokenTexts {
  public:
   TokenTexts(const text::Tokenizer* tokenizer, bool as_ids) : tokenizer_(tokenizer), as_ids_(as_ids) {}
-  std::string show(int32_t id) const;  // the text of this token, if it came next
+  std::string text(int32_t id) const;  // the text of this token, if it came next
+  std::string show(int32_t id) const;  // the same, or token_id:N
   void advance(int32_t id);            // this token came next
 
  private:

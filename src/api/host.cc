@@ -8,6 +8,7 @@
 #include "api/documents.h"
 #include "base/json.h"
 #include "base/strings.h"
+#include "base/utf8.h"
 
 namespace quire::api {
 namespace {
@@ -190,8 +191,8 @@ ApiFailure Host::unknown_model(const std::string& name) const {
     for (const std::string& one : model.names) known += (known.empty() ? "" : ", ") + one;
   }
   for (const AdapterTable::Entry& entry : shared_.adapters.list()) known += ", " + entry.named.name;
-  return not_found_error("The model `" + name.substr(0, 200) + "` does not exist; this server has: " + known + ".",
-                         "model");
+  return not_found_error(
+      "The model `" + utf8::beginning(name, 200) + "` does not exist; this server has: " + known + ".", "model");
 }
 
 ApiResult<size_t> Host::model_of(const Route& route, const HttpRequest& request) const {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/utf8.h"
+
 namespace quire::api {
 namespace {
 
@@ -51,7 +53,7 @@ class Turns {
   ApiStatus add(const json::Value& turn, const std::string& where) {
     QUIRE_ASSIGN(std::string role, string_at(turn, "role", where));
     if (role != "user" && role != "assistant" && role != "system") {
-      return bad_field(where + ".role", {"must be user or assistant, got \"", role.substr(0, 40), "\"."});
+      return bad_field(where + ".role", {"must be user or assistant, got \"", utf8::beginning(role, 40), "\"."});
     }
     const json::Value* content = turn.find("content");
     last_ = role;
@@ -90,7 +92,8 @@ class Turns {
   }
 
   static ApiFailure unknown_block(const std::string& type, const std::string& at, const char* known) {
-    return bad_field(at + ".type", {"is \"", type.substr(0, 40), "\"; this server takes only ", known, " here."});
+    return bad_field(at + ".type",
+                     {"is \"", utf8::beginning(type, 40), "\"; this server takes only ", known, " here."});
   }
 
   // A turn of the user: texts, and results of tools, each of which is a message of its own.

@@ -8,6 +8,7 @@
 #include "api/json_writer.h"
 #include "api/tools.h"
 #include "base/log.h"
+#include "base/utf8.h"
 #include "sampling/param_table.h"
 
 namespace quire::api {
@@ -57,7 +58,7 @@ ApiStatus read(const Body& body, const char* name, LogitBias& to) {
     int32_t token = 0;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), token);
     if (error != std::errc() || end != key.data() + key.size() || token < 0) {
-      return bad_request({"logit_bias has the name '", key.substr(0, 40), "', which is no token id."}, name);
+      return bad_request({"logit_bias has the name '", utf8::beginning(key, 40), "', which is no token id."}, name);
     }
     entries.emplace_back(token, static_cast<float>(value.as_double()));
   }
@@ -131,7 +132,7 @@ ApiResult<std::optional<int64_t>> read_engine(const HttpRequest& request, const 
     return std::optional(rank);
   }
   return bad_request(
-      {kHeader, " is '", text->substr(0, 100), "'; it must be the number of an engine, ",
+      {kHeader, " is '", utf8::beginning(*text, 100), "'; it must be the number of an engine, ",
        (engines > 1 ? "0 to " + std::to_string(engines - 1) : std::string("and this server has one: 0")), "."},
       kHeader);
 }

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "base/utf8.h"
+
 namespace quire::api {
 namespace {
 
@@ -59,7 +61,7 @@ ApiStatus add_message(const json::Value& item, const std::string& where, History
   QUIRE_ASSIGN(std::string role, string_at(item, "role", where));
   if (role != "user" && role != "assistant" && role != "system" && role != "developer") {
     return bad_field(where + ".role",
-                     {"must be user, assistant, system or developer, got \"", role.substr(0, 40), "\"."});
+                     {"must be user, assistant, system or developer, got \"", utf8::beginning(role, 40), "\"."});
   }
   QUIRE_ASSIGN(json::Value content, text_content(item, "content", {"input_text", "output_text", "text"}, where));
   history.add(std::move(role), std::move(content));

@@ -7,6 +7,8 @@
 #include <cctype>
 #include <set>
 
+#include "base/utf8.h"
+
 namespace quire::api {
 namespace {
 
@@ -50,7 +52,7 @@ ApiStatus check_roles(const Service& service, const ChatInput& input) {
       }
     }
     std::string shown;
-    json::append_quoted(shown, role.substr(0, 40));
+    json::append_quoted(shown, utf8::beginning(role, 40));
     return bad_field(where, {"must be system, developer, user, assistant, tool or function, or another role that the "
                              "model's chat template names; got ",
                              shown, "."});

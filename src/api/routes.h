@@ -55,7 +55,8 @@ bool needs_key(std::string_view path);
 
 // The endpoints; each is in the file that is named for it.
 Endpoint serve_chat;                                                           // chat.cc
-Endpoint serve_completions, serve_invocations;                                 // completions.cc
+Endpoint serve_completions;                                                    // completions.cc
+Endpoint serve_invocations;                                                    // invocations.cc
 Endpoint serve_responses;                                                      // responses.cc
 Endpoint serve_messages, serve_count_tokens;                                   // messages.cc
 Endpoint serve_tokenizer_info;                                                 // models.cc

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "api/json_writer.h"
+#include "base/utf8.h"
 
 namespace quire::api {
 namespace {
@@ -94,9 +95,7 @@ bool has_empty_text(const json::Value& v) {
 std::string shorten(std::string text) {
   constexpr size_t kMost = 200;
   if (text.size() <= kMost) return text;
-  size_t end = kMost;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
-  return text.substr(0, end) + "...";
+  return utf8::beginning(text, kMost) + "...";
 }
 
 }  // namespace
@@ -186,11 +185,15 @@ ApiStatus check_field(const json::Value& value, const Field& field, const std::s
   return Ok{};
 }
 
-ApiResult<Body> Body::parse(std::string_view text, const Schema& schema) {
+json::Limits body_limits() {
   json::Limits limits;
   limits.max_depth = kMaxDepth;
   limits.max_values = kMaxValues;
-  auto parsed = json::parse(text, limits);
+  return limits;
+}
+
+ApiResult<Body> Body::parse(std::string_view text, const Schema& schema) {
+  auto parsed = json::parse(text, body_limits());
   if (!parsed.ok()) return bad_request({"the body is ", parsed.error().message});
   if (!parsed->is_object()) return bad_request("the body must be a JSON object.");
   Body body;

@@ -78,6 +78,9 @@ const Schema& classify_schema();
 const Schema& pooling_schema();
 const std::vector<std::string_view>& reasoning_efforts();
 
+// The bounds on the JSON of a request.
+json::Limits body_limits();
+
 // The JSON of a request after the check: every field that is asked for has the type of its row.
 class Body {
  public:

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/utf8.h"
 
 namespace quire::api {
 namespace {
@@ -22,8 +23,10 @@ size_t text_bound(const llm::Llm& llm) {
 
 // Sends an error and notes it in the access line.
 void send(Reply& reply, const ApiError& error, std::string body, Headers headers) {
-  if (error.status >= 500 && error.status != 503) log_error("{}: {}", error.status, error.message);
-  reply.note("error", error.message.substr(0, 200));
+  std::string message;
+  utf8::append_valid(message, error.message);
+  if (error.status >= 500 && error.status != 503) log_error("{}: {}", error.status, message);
+  reply.note("error", utf8::beginning(message, 200));
   reply.send(error.status, "application/json", std::move(body), std::move(headers));
 }
 
@@ -95,8 +98,8 @@ ApiFailure Service::unknown_model(const std::string& model) const {
   std::string known;
   for (const std::string& name : options_.served_names) known += (known.empty() ? "" : ", ") + name;
   for (const AdapterTable::Entry& entry : shared_.adapters.list()) known += ", " + entry.named.name;
-  return not_found_error("The model `" + model.substr(0, 200) + "` does not exist; this server has: " + known + ".",
-                         "model");
+  return not_found_error(
+      "The model `" + utf8::beginning(model, 200) + "` does not exist; this server has: " + known + ".", "model");
 }
 
 ApiStatus Service::check_model(const Body& body) const {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/utf8.h"
 
 namespace quire::api {
 namespace {
@@ -76,7 +77,8 @@ ApiStatus choose_named(ToolSet& set, const json::Value& object, const std::strin
     return bad_field(where + ".name", "must be the name of one of the tools.");
   }
   if (!has_tool(set, name->as_string())) {
-    return bad_field(where + ".name", {"is \"", name->as_string().substr(0, 80), "\", which is not among the tools."});
+    return bad_field(where + ".name",
+                     {"is \"", utf8::beginning(name->as_string(), 80), "\", which is not among the tools."});
   }
   set.choice = ToolChoice::kNamed;
   set.named = name->as_string();
@@ -213,7 +215,7 @@ ApiStatus add_responses_tool(ToolSet& set, const json::Value& tool, const std::s
   if (type == "function") return add_tool(set, tool, "parameters", where);
   if (type == "custom") return add_custom_tool(set, tool, where);
   if (type != "namespace") {
-    return bad_field(where + ".type", {"is \"", type.substr(0, 40),
+    return bad_field(where + ".type", {"is \"", utf8::beginning(type, 40),
                                        "\"; this server takes function, custom and namespace, and has no built-in "
                                        "tools."});
   }

@@ -92,6 +92,12 @@ Value::Value(std::string s) : kind_(Kind::kString), string_(std::make_unique<std
 Value::Value(Array a) : kind_(Kind::kArray), array_(std::make_unique<Array>(std::move(a))) {}
 Value::Value(Object o) : kind_(Kind::kObject), object_(std::make_unique<Object>(std::move(o))) {}
 
+Value Value::long_integer(std::string_view digits, double nearest) {
+  Value out(nearest);
+  out.string_ = std::make_unique<std::string>(digits);
+  return out;
+}
+
 Value::Value(const Value& other) : kind_(other.kind_), int_(other.int_), double_(other.double_) {
   if (other.string_) string_ = std::make_unique<std::string>(*other.string_);
   if (other.array_) array_ = std::make_unique<Array>(*other.array_);
@@ -117,6 +123,9 @@ int64_t Value::as_int() const {
 double Value::as_double() const {
   QUIRE_CHECK(is_number());
   return kind_ == Kind::kInt ? static_cast<double>(int_) : double_;
+}
+const std::string* Value::long_digits() const {
+  return kind_ == Kind::kDouble ? string_.get() : nullptr;
 }
 const std::string& Value::as_string() const {
   QUIRE_CHECK(is_string());
@@ -159,7 +168,11 @@ void Value::set(std::string_view name, Value value) {
 
 bool Value::operator==(const Value& other) const {
   if (is_number() && other.is_number()) {
-    return is_int() && other.is_int() ? int_ == other.int_ : as_double() == other.as_double();
+    if (is_int() && other.is_int()) return int_ == other.int_;
+    const std::string *digits = long_digits(), *other_digits = other.long_digits();
+    if (digits != nullptr && other_digits != nullptr) return *digits == *other_digits;
+    if ((digits != nullptr && other.is_int()) || (other_digits != nullptr && is_int())) return false;
+    return as_double() == other.as_double();
   }
   if (kind_ != other.kind_) return false;
   switch (kind_) {
@@ -249,7 +262,11 @@ void dump_to(std::string& out, const Value& value, int indent, int level) {
       out += std::to_string(value.as_int());
       break;
     case Kind::kDouble:
-      append_double(out, value.as_double());
+      if (const std::string* digits = value.long_digits(); digits != nullptr) {
+        out += *digits;
+      } else {
+        append_double(out, value.as_double());
+      }
       break;
     case Kind::kString:
       append_quoted(out, value.as_string());

@@ -22,8 +22,8 @@ using Object = std::vector<Member>;  // in file order; a repeated name keeps its
 enum class Kind : uint8_t { kNull, kBool, kInt, kDouble, kString, kArray, kObject };
 
 // One JSON value. A plain value type: copies are deep. Integers that fit int64 stay integers; other numbers are
-// doubles. as_*() REQUIRES that kind (anything else is our bug); the get_*() functions return an Error if a file has
-// the wrong kind.
+// doubles, and longer integers also keep their digits. as_*() REQUIRES that kind (anything else is our bug); the
+// get_*() functions return an Error if a file has the wrong kind.
 class Value {
  public:
   Value() = default;
@@ -37,6 +37,9 @@ class Value {
   Value(const char* s) : Value(std::string(s)) {}         // NOLINT
   Value(Array a);                                         // NOLINT
   Value(Object o);                                        // NOLINT
+  // The double nearest to an integer that does not fit int64, with the integer's text, by which it is compared and
+  // written. REQUIRES: `digits` are the digits of such an integer, perhaps after a minus sign.
+  static Value long_integer(std::string_view digits, double nearest);
   Value(const Value& other);
   Value(Value&& other) noexcept = default;
   Value& operator=(const Value& other);
@@ -54,7 +57,8 @@ class Value {
 
   bool as_bool() const;
   int64_t as_int() const;
-  double as_double() const;  // of an integer, too
+  double as_double() const;                // of an integer, too
+  const std::string* long_digits() const;  // of a long_integer; null for all other values
   const std::string& as_string() const;
   const Array& as_array() const;
   Array& as_array();

@@ -264,7 +264,7 @@ class Parser {
       const std::string copy(begin, end);
       real = std::strtod(copy.c_str(), nullptr);
     }
-    out = Value(real);
+    out = integer ? Value::long_integer({begin, end}, real) : Value(real);
     return true;
   }
 

@@ -89,6 +89,22 @@ TEST(Json, NumbersOutOfRangeBecomeDoubles) {
   EXPECT_TRUE(std::isnan(parse("NaN").value().as_double()));
 }
 
+TEST(Json, LongIntegersKeepTheirDigits) {
+  for (const char* digits : {"9223372036854775808", "18446744073709551615", "-9223372036854775809"}) {
+    const Value value = parse(digits).value();
+    ASSERT_NE(value.long_digits(), nullptr);
+    EXPECT_EQ(dump(value), digits);
+    EXPECT_EQ(dump(Value(Array{value, Value(value)})), "[" + std::string(digits) + "," + digits + "]");
+    EXPECT_EQ(value, parse(digits).value());
+  }
+  EXPECT_EQ(parse("9223372036854775807").value().long_digits(), nullptr);
+  EXPECT_EQ(parse("18446744073709551615.0").value().long_digits(), nullptr);
+  const auto same = [](const char* a, const char* b) { return parse(a).value() == parse(b).value(); };
+  EXPECT_FALSE(same("18446744073709551615", "18446744073709551616"));
+  EXPECT_FALSE(same("9223372036854775807", "9223372036854775808"));
+  EXPECT_TRUE(same("18446744073709551616", "18446744073709551616.0"));
+}
+
 TEST(Json, InvalidUtf8AndLoneSurrogatesBecomeReplacementCharacters) {
   EXPECT_EQ(parse("\"a\xFFz\"").value().as_string(), "a\xEF\xBF\xBDz");
   EXPECT_EQ(parse("\"\\ud800x\"").value().as_string(), "\xEF\xBF\xBDx");

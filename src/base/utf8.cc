@@ -104,4 +104,12 @@ size_t incomplete_suffix(std::string_view text) {
   return 0;
 }
 
+std::string beginning(std::string_view text, size_t bytes) {
+  if (text.size() > bytes) {
+    text = text.substr(0, bytes);
+    text.remove_suffix(incomplete_suffix(text));
+  }
+  return std::string(text);
+}
+
 }  // namespace quire::utf8

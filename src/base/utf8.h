@@ -25,5 +25,7 @@ bool is_valid(std::string_view text);
 void append_valid(std::string& out, std::string_view text);
 // How many bytes at the end of `text` are the beginning of a character that more bytes could complete (0 to 3).
 size_t incomplete_suffix(std::string_view text);
+// The longest beginning of `text` that has at most so many bytes and does not end inside a character.
+std::string beginning(std::string_view text, size_t bytes);
 
 }  // namespace quire::utf8

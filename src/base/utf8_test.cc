@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
 namespace quire::utf8 {
 namespace {
 
@@ -44,6 +47,12 @@ TEST(Utf8, NothingIsReadPastTheEnd) {
       EXPECT_FALSE(is_valid(whole.substr(0, n)));
     }
   }
+}
+
+TEST(Utf8, ABeginningEndsBetweenCharacters) {
+  const std::string text = "a\xC3\xA9\xE2\x82\xAC";  // of 1, 2 and 3 bytes
+  const std::vector<std::string> expected = {"", "a", "a", "a\xC3\xA9", "a\xC3\xA9", "a\xC3\xA9", text, text};
+  for (size_t bytes = 0; bytes < expected.size(); ++bytes) EXPECT_EQ(beginning(text, bytes), expected[bytes]) << bytes;
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "api/pooling.h"
 #include "api/request_fields.h"
 #include "base/suggest.h"
+#include "base/utf8.h"
 #include "sampling/param_table.h"
 
 namespace quire::capi {
@@ -72,7 +73,7 @@ ApiResult<Body> read_body(std::string_view text) {
   for (const Field& field : schema.fields) known.emplace_back(field.name);
   for (const auto& [name, value] : raw->as_object()) {
     if (std::ranges::find(known, name) != known.end()) continue;
-    return api::bad_field(name.substr(0, 60), "is no field of a request" + did_you_mean(name, known) + ".");
+    return api::bad_field(utf8::beginning(name, 60), "is no field of a request" + did_you_mean(name, known) + ".");
   }
   return Body::parse(text, schema);
 }

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <optional>
 
+#include "base/utf8.h"
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/hub/model_cache.h"
@@ -34,7 +35,7 @@ Result<std::vector<std::string>> settle_texts(EmbedFlags& flags, std::vector<std
   flags.options.model = flags.model;
   for (const std::string& word : words) {
     if (word.size() > 1 && word[0] == '-' && word[1] == '-') {
-      return invalid_argument({"there is no flag ", word.substr(0, 60), "; quire embed --help lists them"});
+      return invalid_argument({"there is no flag ", utf8::beginning(word, 60), "; quire embed --help lists them"});
     }
   }
   if (flags.model.empty() && !words.empty()) {

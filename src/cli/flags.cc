@@ -3,6 +3,8 @@
 #include "cli/flags.h"
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
 #include <variant>
 
 #include "base/check.h"
@@ -253,11 +255,16 @@ void SamplingFlags::apply(sampling::SamplingParams& params) const {
 }
 
 std::vector<std::string> normalise_arguments(int argc, const char* const* argv) {
+  constexpr std::pair<std::string_view, const char*> kShort[] = {
+      {"-tp", "--tensor-parallel-size"}, {"-pp", "--pipeline-parallel-size"}, {"-dp", "--data-parallel-size"}};
   std::vector<std::string> out(argv + 1, argv + argc);
   for (std::string& argument : out) {
     if (argument == "--") break;
+    for (const auto& [name, whole] : kShort) {
+      if (argument == name || argument.starts_with(std::string(name) + "=")) argument.replace(0, name.size(), whole);
+    }
     if (argument.rfind("--", 0) != 0) continue;
-    const size_t end = std::min(argument.find('='), argument.size());
+    const size_t end = std::min(argument.find_first_of("=."), argument.size());
     std::replace(argument.begin(), argument.begin() + static_cast<std::ptrdiff_t>(end), '_', '-');
   }
   return out;

@@ -46,7 +46,8 @@ void add_words(CLI::App& app, Words& words, const std::string& second_name, cons
 // Adds a boolean with its --no- form and environment variable.
 CLI::Option* add_switch(CLI::App& app, const std::string& flag, bool& value, const std::string& doc);
 
-// Flags may be written with underscores (--max_model_len); this turns them into dashes before parsing.
+// Flags may be written with underscores (--max_model_len); this turns them into dashes before parsing, and vLLM's short
+// names (-tp, -pp, -dp) into the long ones.
 std::vector<std::string> normalise_arguments(int argc, const char* const* argv);
 
 }  // namespace quire::cli

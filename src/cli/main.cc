@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "cli/command.h"
 #include "cli/completions.h"
+#include "cli/config_file.h"
 #include "cli/environment.h"
 #include "cli/flags.h"
 #include "cli/help.h"
@@ -107,6 +108,7 @@ int run(int argc, const char* const* argv) {
     if (!expanded.ok()) return report(expanded.error());
     arguments = std::move(*expanded);
   }
+  arguments = join_members(std::move(arguments));
   const std::string hint = help_command(app, arguments);
   std::reverse(arguments.begin(), arguments.end());  // CLI11 expects them reversed
   try {

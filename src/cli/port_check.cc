@@ -31,7 +31,6 @@ class Socket {
 
 Status check_unix(const std::string& path) {
   sockaddr_un address{};
-  if (path.size() >= sizeof address.sun_path) return {};  // the server reports this
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path, path.c_str(), path.size());
   const Socket probe(AF_UNIX, 0);
@@ -40,16 +39,19 @@ Status check_unix(const std::string& path) {
   return unavailable({"--uds '", path, "' is in use by another program: stop it, or choose another path"});
 }
 
-Status check_tcp(const addrinfo& where, const http::ServerOptions& options, bool only_one) {
+// `here` becomes true if the address is one of this machine.
+Status check_tcp(const addrinfo& where, const http::ServerOptions& options, bool only_one, bool& here) {
   const Socket probe(where.ai_family, where.ai_protocol);
-  if (probe.get() < 0) return {};
+  if (probe.get() < 0) return {};  // a kind of address that this machine does not have
   const int on = 1;
   ::setsockopt(probe.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (where.ai_family == AF_INET6) {
     const int v6_only = only_one ? 0 : 1;
     ::setsockopt(probe.get(), IPPROTO_IPV6, IPV6_V6ONLY, &v6_only, sizeof v6_only);
   }
-  if (::bind(probe.get(), where.ai_addr, where.ai_addrlen) == 0) return {};
+  const int bound = ::bind(probe.get(), where.ai_addr, where.ai_addrlen);
+  here = here || bound == 0 || errno != EADDRNOTAVAIL;
+  if (bound == 0) return {};
   const std::string port = std::to_string(options.port);
   if (errno == EADDRINUSE) {
     return unavailable(
@@ -60,24 +62,33 @@ Status check_tcp(const addrinfo& where, const http::ServerOptions& options, bool
     return unavailable({"port ", port, " on ", options.host,
                         " needs privileges that this user does not have: choose a --port of 1024 or above"});
   }
-  return {};  // not an address of this machine: the server checks all of them together
+  return {};
 }
 
 }  // namespace
 
 Status check_address(const http::ServerOptions& options) {
+  QUIRE_TRY(http::check_options(options));
   if (!options.uds.empty()) return check_unix(options.uds);
-  if (options.port == 0) return {};
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
   addrinfo* found = nullptr;
-  if (::getaddrinfo(options.host.c_str(), std::to_string(options.port).c_str(), &hints, &found) != 0) return {};
+  const int unknown = ::getaddrinfo(options.host.c_str(), std::to_string(options.port).c_str(), &hints, &found);
+  if (unknown != 0) {
+    return invalid_argument({"--host '", options.host, "' cannot be resolved: ", ::gai_strerror(unknown)});
+  }
   Status status;
+  bool here = false;
   for (const addrinfo* at = found; at != nullptr && status.ok(); at = at->ai_next) {
-    status = check_tcp(*at, options, found->ai_next == nullptr);
+    status = check_tcp(*at, options, found->ai_next == nullptr, here);
   }
   ::freeaddrinfo(found);
+  // A name may stand for several addresses ("localhost"); it is enough if one of them exists on this machine.
+  if (status.ok() && !here) {
+    return unavailable({"--host '", options.host,
+                        "' is no address of this machine: give one that it has, or 0.0.0.0 for every interface"});
+  }
   return status;
 }
 

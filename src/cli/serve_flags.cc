@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "base/env.h"
-#include "base/file.h"
 #include "cli/flags.h"
 #include "cli/serve_ranks.h"
 #include "kv/memory_plan.h"
@@ -35,6 +34,9 @@ const RefusedFlag kRefused[] = {
     {"--cpu-offload-gb", "0", kNoOffload},
     {"--enforce-eager", "", kNoCompiler},
     {"--compilation-config", "", kNoCompiler},
+    {"--performance-mode", "balanced", "set --max-num-seqs and --max-num-batched-tokens"},
+    {"--task", "auto", "use --runner and --convert"},
+    {"--disable-log-requests", "", "requests are not logged unless --enable-log-requests is given"},
     {"--max-num-scheduled-tokens", "", "use --max-num-batched-tokens"},
     {"--max-num-active-seqs", "", "use --max-num-seqs"},
     {"--watermark", "0.0", kNotYet},
@@ -53,7 +55,7 @@ const RefusedFlag kRefused[] = {
     {"--worker-cls", "auto", kNoPython},
     {"--logprobs-mode", "raw_logprobs", kNotYet},
     {"--tool-strict-level", "auto", kNotYet},
-    {"--structured-outputs-config", "", kNotYet},
+    {"--structured-outputs-config", "{}", "there is one backend for structured outputs, and it has no settings"},
     {"--fully-sharded-loras", "", kOneProcess},
     {"--enable-tower-connector-lora", "", kNotYet},
     {"--default-mm-loras", "", kNotYet},
@@ -419,65 +421,6 @@ Status settle_serve_flags(const CLI::App& app, ServeFlags& f) {
     f.service.default_chat_template_kwargs = std::move(*parsed);
   }
   return {};
-}
-
-Result<std::vector<std::string>> with_config_file(std::vector<std::string> arguments) {
-  const auto flag = std::find_if(arguments.begin(), arguments.end(),
-                                 [](const std::string& a) { return a == "--config" || a.rfind("--config=", 0) == 0; });
-  if (flag == arguments.end()) return arguments;
-  const bool joined = flag->size() > 8;
-  if (!joined && flag + 1 == arguments.end()) return arguments;  // CLI11 reports what is missing
-  const std::string file = joined ? flag->substr(9) : *(flag + 1);
-  QUIRE_ASSIGN(const std::string text, read_file(file));
-  const bool names_model = arguments.size() > 1 && arguments[1].rfind('-', 0) != 0;  // MODEL right behind `serve`
-  std::vector<std::string> out;
-  std::string name;  // of a list that continues on the next lines
-  size_t number = 0;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find('\n', at), text.size());
-    std::string line = text.substr(at, end - at);
-    at = end + 1;
-    ++number;
-    const auto trim = [](std::string s) {
-      const size_t first = s.find_first_not_of(" \t\r");
-      return first == std::string::npos ? std::string() : s.substr(first, s.find_last_not_of(" \t\r") - first + 1);
-    };
-    const auto unquote = [](std::string s) {
-      const bool quoted = s.size() >= 2 && (s[0] == '"' || s[0] == '\'') && s.back() == s[0];
-      return quoted ? s.substr(1, s.size() - 2) : s;
-    };
-    line = trim(line);
-    if (line.empty() || line[0] == '#') continue;
-    std::string value;
-    if (line.rfind("- ", 0) == 0 && !name.empty()) {
-      value = unquote(trim(line.substr(2)));
-    } else {
-      const size_t colon = line.find(':');
-      if (colon == std::string::npos) {
-        return invalid_argument({"'", file, "', line ", number, ": expected `flag: value`"});
-      }
-      name = "--" + trim(line.substr(0, colon));
-      std::replace(name.begin(), name.end(), '_', '-');
-      value = unquote(trim(line.substr(colon + 1)));
-      if (value.empty()) continue;  // a list follows
-    }
-    const bool given = std::any_of(arguments.begin(), arguments.end(), [&](const std::string& a) {
-      return a == name || a.rfind(name + "=", 0) == 0 || a == "--no-" + name.substr(2);
-    });
-    if (given || (name == "--model" && names_model)) continue;
-    if (name == "--model") {
-      out.push_back(name + "=" + value);
-    } else if (value == "true") {
-      out.push_back(name);
-    } else if (value == "false") {
-      out.push_back("--no-" + name.substr(2));
-    } else {
-      out.push_back(name + "=" + value);
-    }
-  }
-  // Last, because a flag that takes a list would also take a MODEL that follows it.
-  arguments.insert(std::find(arguments.begin(), arguments.end(), "--"), out.begin(), out.end());
-  return arguments;
 }
 
 }  // namespace quire::cli

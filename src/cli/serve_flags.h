@@ -55,7 +55,4 @@ void add_serve_flags(CLI::App& app, ServeFlags& flags);
 // Parses lists, objects and sizes once all flags are known. The Error names the flag.
 Status settle_serve_flags(const CLI::App& app, ServeFlags& flags);
 
-// Turns the "flag: value" lines of --config FILE into arguments, except for flags that are on the command line.
-Result<std::vector<std::string>> with_config_file(std::vector<std::string> arguments);
-
 }  // namespace quire::cli

@@ -96,7 +96,7 @@ json::Value schema_of(const json::Value& value) {
       schema.set("type", "integer");
       break;
     case json::Kind::kDouble:
-      schema.set("type", "number");
+      schema.set("type", value.long_digits() != nullptr ? "integer" : "number");
       break;
     case json::Kind::kString:
       schema.set("type", "string");

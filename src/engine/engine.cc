@@ -536,7 +536,7 @@ void Engine::join_masks(Step& step) {
   for (const RowMask& mask : step.masks) {
     const LogitRow& row = step.rows[mask.row];
     if (mask.filled.ok() || row.draft >= 0) continue;
-    fail(*row.sequence, mask.filled.error(), step.outputs[row.share]);
+    fail(mask.filled.error(), step.outputs[row.share]);
   }
 }
 
@@ -610,7 +610,7 @@ void Engine::read_pooled(Step& step) {
     output.finish = FinishReason::kStop;
     output.pooled = std::move(sequence.pooled);
     const bool finite = std::ranges::all_of(output.pooled, [](float value) { return std::isfinite(value); });
-    if (!finite) fail(sequence, {ErrorCode::kInternal, "the hidden states are not finite numbers"}, output);
+    if (!finite) fail({ErrorCode::kInternal, "the hidden states are not finite numbers"}, output);
   }
 }
 

@@ -14,9 +14,9 @@ namespace quire::engine {
 
 using sampling::RowDigests;
 
-void fail(const Sequence& sequence, const Error& error, Output& output) {
+void fail(const Error& error, Output& output) {
   output.finish = FinishReason::kError;
-  output.error = Error{error.code, "request " + std::to_string(sequence.id) + ": " + error.message};
+  output.error = error;
 }
 
 namespace {
@@ -46,7 +46,7 @@ bool add_prompt_logprob(const LogitRow& row, std::span<const float> logits, samp
   const int32_t next = sequence.tokens[static_cast<size_t>(row.position + 1)];
   auto logprobs = sampling::row_logprobs(logits, next, *sequence.params.prompt_logprobs, scratch);
   if (!logprobs.ok()) {
-    fail(sequence, logprobs.error(), output);
+    fail(logprobs.error(), output);
     return false;
   }
   output.prompt_logprobs.push_back(std::move(*logprobs));
@@ -123,14 +123,14 @@ class HostRowSampler final : public RowSampler {
     const Sequence& sequence = *row.sequence;
     Output& output = step.outputs[row.share];
     if (output.finish != FinishReason::kNone || !step.counts(index)) return;
-    if (const Error* error = step.mask_error(index)) return fail(sequence, *error, output);
+    if (const Error* error = step.mask_error(index)) return fail(*error, output);
     if (tap_) tap_(sequence.id, sequence.child, row.position, logits);
     if (row.prompt_logprob && !add_prompt_logprob(row, logits, scratch_, output)) return;
     if (!row.sample) return;
     if (wants_digest(row, RowDigests::kFirst)) row.digest = digest_row(logits);
     auto sampled = sampling::sample_row(logits, sequence.params, sequence.history, sequence.seed, row.position + 1,
                                         scratch_, step.mask_of(index));
-    if (!sampled.ok()) return fail(sequence, sampled.error(), output);
+    if (!sampled.ok()) return fail(sampled.error(), output);
     if (sequence.params.logprobs && !row.guess) output.logprobs.push_back(std::move(sampled->logprobs));
     row.token = sampled->token;
   }
@@ -232,9 +232,9 @@ void DeviceRowSampler::read_row(Step& step, size_t index, const SampledRow& samp
   const Sequence& sequence = *row.sequence;
   Output& output = step.outputs[row.share];
   if (output.finish != FinishReason::kNone || !step.counts(index)) return;
-  if (const Error* error = step.mask_error(index)) return fail(sequence, *error, output);
+  if (const Error* error = step.mask_error(index)) return fail(*error, output);
   if (tap_ && row.draft >= 0) tap_(sequence.id, sequence.child, row.position, step.kept[index]);
-  if (sampled.faults != 0) return fail(sequence, sampling::broken_row(sampled.faults), output);
+  if (sampled.faults != 0) return fail(sampling::broken_row(sampled.faults), output);
   if (row.guess) {
     row.token = sampled.token;
     return;
@@ -250,7 +250,7 @@ void DeviceRowSampler::read_row(Step& step, size_t index, const SampledRow& samp
   } else if (sequence.params.logprobs) {
     sampling::apply_mask(step.kept[index], step.mask_of(index));
     auto list = sampling::row_logprobs(step.kept[index], sampled.token, *sequence.params.logprobs, scratch_);
-    if (!list.ok()) return fail(sequence, list.error(), output);
+    if (!list.ok()) return fail(list.error(), output);
     output.logprobs.push_back(std::move(*list));
   }
   row.token = sampled.token;

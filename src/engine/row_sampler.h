@@ -43,7 +43,7 @@ class RowSampler {
 std::unique_ptr<RowSampler> make_row_sampler(Backend& backend, model::Model& model, int64_t max_logit_rows);
 
 // Ends a sequence with an error; the others go on.
-void fail(const Sequence& sequence, const Error& error, Output& output);
+void fail(const Error& error, Output& output);
 
 // Whether the host reads the logits of such a request even if the backend samples. No step runs ahead of one that the
 // host reads logits of.

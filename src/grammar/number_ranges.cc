@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <iterator>
 
@@ -139,6 +140,15 @@ std::optional<int64_t> rounded(const Decimal& value, bool up) {
   return out;
 }
 
+// Whether readers that see a point or an exponent, and so take a double, would get another integer.
+bool needs_digits(const Decimal& value) {
+  if (value.exponent != 0 || value.digits.size() <= 15) return false;
+  if (value.digits.size() > 17) return true;
+  char exact[32];
+  std::snprintf(exact, sizeof exact, "%.0f", std::strtod(value.digits.c_str(), nullptr));
+  return value.digits != exact;
+}
+
 Decimal from_integer(int64_t value) {
   return *decimal_of(json::Value(value));
 }
@@ -147,16 +157,22 @@ Decimal from_integer(int64_t value) {
 
 std::optional<Decimal> decimal_of(const json::Value& value) {
   char text[64];
-  std::to_chars_result result{};
-  if (value.is_int()) {
-    result = std::to_chars(text, text + sizeof(text), value.as_int());
+  std::string_view left;
+  if (const std::string* digits = value.long_digits(); digits != nullptr) {
+    left = *digits;
+    if (left.size() > kMaxDigits) return std::nullopt;
   } else {
-    const double number = value.as_double();
-    if (!std::isfinite(number)) return std::nullopt;
-    result = std::to_chars(text, text + sizeof(text), number, std::chars_format::scientific);
+    std::to_chars_result result{};
+    if (value.is_int()) {
+      result = std::to_chars(text, text + sizeof(text), value.as_int());
+    } else {
+      const double number = value.as_double();
+      if (!std::isfinite(number)) return std::nullopt;
+      result = std::to_chars(text, text + sizeof(text), number, std::chars_format::scientific);
+    }
+    QUIRE_CHECK(result.ec == std::errc(), "a number has no text");
+    left = {text, static_cast<size_t>(result.ptr - text)};
   }
-  QUIRE_CHECK(result.ec == std::errc(), "a number has no text");
-  std::string_view left(text, static_cast<size_t>(result.ptr - text));
   const bool negative = left.starts_with('-');
   if (negative) left.remove_prefix(1);
   int64_t exponent = 0;
@@ -406,6 +422,7 @@ std::optional<Regex> NumberSets::printed_with_exponent(const Decimal& value) {
 }
 
 Regex NumberSets::text_of_value(const Decimal& value) {
+  if (needs_digits(value)) return store_.literal((value.negative ? "-" : "") + value.digits);
   const std::string places = fraction_digits(value);
   Regex text = store_.literal(whole_digits(value) + (places.empty() ? "" : "." + places));
   if (places.empty()) text = store_.concat(text, store_.optional(store_.literal(".0")));
@@ -420,7 +437,7 @@ Regex NumberSets::text_of_values(const std::vector<Decimal>& values) {
   std::vector<std::string> integers;
   std::vector<Regex> options;
   for (const Decimal& value : values) {
-    if (value.is_integer() && !value.is_zero() && value.digits.size() + static_cast<size_t>(value.exponent) <= 16) {
+    if (value.is_integer() && !value.is_zero() && value.digits.size() + static_cast<size_t>(value.exponent) <= 15) {
       integers.push_back((value.negative ? "-" : "") + whole_digits(value));
     } else {
       options.push_back(text_of_value(value));

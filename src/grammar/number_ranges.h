@@ -84,7 +84,7 @@ class NumberSets {
   bool is_all(const NumberSet& a) const { return a.form == NumberSet::Form::kRange && a.range.unbounded(); }
   // The texts that a set may be written as. An integer has at most the fraction ".0".
   Regex text(const NumberSet& a);
-  // The texts of one value, at most with the fraction ".0".
+  // The texts of one value, at most with the fraction ".0"; of an integer that no double holds only its digits.
   Regex text_of_value(const Decimal& value);
   // The values of a set that has at most `limit` of them; nothing if there may be more.
   std::optional<std::vector<Decimal>> values(const NumberSet& a, size_t limit);

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/utf8.h"
 #include "grammar/compile.h"
 
 namespace quire::grammar {
@@ -158,7 +159,7 @@ class TagReader {
   }
 
   Result<Symbol> format(const json::Value& value, const std::string& path, const Ends& ends, int depth) {
-    if (depth > kMaxFormatDepth) return wrong(path.substr(0, 200), "it is nested too deeply");
+    if (depth > kMaxFormatDepth) return wrong(utf8::beginning(path, 200), "it is nested too deeply");
     QUIRE_TRY(grammar_.status());
     if (!value.is_object()) return wrong(path, "a format must be an object");
     const json::Value* type = value.find("type");

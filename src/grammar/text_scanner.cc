@@ -226,7 +226,7 @@ Result<TokenSet> TextScanner::token_set() {
   const std::string_view name = text_.substr(begin, end + 1 - begin);
   pos_ = end + 1;
   const std::optional<int32_t> id = special_.find(name);
-  if (!id) return wrong_at(begin, "the model has no special token " + std::string(name.substr(0, 100)));
+  if (!id) return wrong_at(begin, "the model has no special token " + utf8::beginning(name, 100));
   out.ranges.emplace_back(*id, *id);
   return out;
 }

@@ -98,12 +98,34 @@ Result<SharedTls> make_tls(const TlsFiles& files) {
   return std::make_shared<asio::ssl::context>(context.release());
 }
 
+// Whether a unix socket can be made there, or taken over.
+Status check_uds(const std::string& path) {
+  if (path.size() >= sizeof(sockaddr_un::sun_path)) {
+    return invalid_argument(
+        {"--uds '", path, "' is too long for a unix socket: at most ", sizeof(sockaddr_un::sun_path) - 1, " bytes."});
+  }
+  struct stat info {};
+  if (stat(path.c_str(), &info) == 0 && !S_ISSOCK(info.st_mode)) {
+    return invalid_argument({"--uds '", path, "' exists and is not a socket."});
+  }
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+  if (access(folder.c_str(), W_OK | X_OK) != 0) {
+    return unavailable({"Cannot listen on --uds '", path, "': ", std::strerror(errno), "."});
+  }
+  return {};
+}
+
 Status check(const ServerOptions& options) {
   if (options.port < 0 || options.port > 65535) {
     return invalid_argument({"--port ", options.port, " is not a port: give 0 to 65535."});
   }
   if (options.uds.empty() && options.host.empty()) {
     return invalid_argument("--host is empty: give an address, or 0.0.0.0 for every interface.");
+  }
+  if (!options.uds.empty()) QUIRE_TRY(check_uds(options.uds));
+  if (!options.root_path.empty() && options.root_path.front() != '/') {
+    return invalid_argument({"--root-path '", options.root_path, "' must begin with a slash, as in /llm."});
   }
   if (options.ssl_certfile.empty() && (!options.ssl_keyfile.empty() || options.ssl_cert_reqs != 0)) {
     return invalid_argument("TLS needs --ssl-certfile beside --ssl-keyfile and --ssl-cert-reqs.");
@@ -317,15 +339,10 @@ Status Server::Impl::listen_tcp() {
 
 Status Server::Impl::listen_uds() {
   const std::string& path = state->options.uds;
-  if (path.size() >= sizeof(sockaddr_un::sun_path)) {
-    return invalid_argument(
-        {"--uds '", path, "' is too long for a unix socket: at most ", sizeof(sockaddr_un::sun_path) - 1, " bytes."});
-  }
   const asio::local::stream_protocol::endpoint endpoint(path);
   SystemError error;
   struct stat info {};
   if (stat(path.c_str(), &info) == 0) {
-    if (!S_ISSOCK(info.st_mode)) return invalid_argument({"--uds '", path, "' exists and is not a socket."});
     asio::local::stream_protocol::socket other(workers[0]->io());
     other.connect(endpoint, error);
     if (!error) return unavailable({"--uds '", path, "' is in use by another program."});
@@ -427,6 +444,12 @@ void Server::Impl::arm_refresh() {
     }
     arm_refresh();
   });
+}
+
+Status check_options(const ServerOptions& options) {
+  QUIRE_TRY(check(options));
+  if (!options.ssl_certfile.empty()) QUIRE_TRY(load_tls(tls_files(options)));
+  return {};
 }
 
 Result<std::unique_ptr<Server>> Server::listen(const ServerOptions& options, api::Handler handler) {

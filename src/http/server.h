@@ -73,6 +73,9 @@ struct ServerOptions {
   std::function<void(const AccessRecord&)> on_access;  // on an I/O thread, for every answer; must be quick
 };
 
+// What is wrong with the options, certificates among them, as far as it can be told without listening.
+Status check_options(const ServerOptions& options);
+
 // A listening server. listen() binds and reports what is wrong with the options. run() starts the I/O threads, which
 // call the handler, and returns. stop() may be called more than once, from any thread that is not an I/O thread.
 // REQUIRES: the handler and what it uses live until stop() (or the destructor, which stops) has returned. Replies may

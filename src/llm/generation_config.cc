@@ -3,6 +3,7 @@
 #include "llm/generation_config.h"
 
 #include "base/file.h"
+#include "base/log.h"
 #include "sampling/param_table.h"
 
 namespace quire::llm {
@@ -10,12 +11,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Status apply(const json::Value& config, GenerationConfig& out) {
+// Takes over the settings of `config`. An Error if one of them has the wrong type. `refuse` is called for a number that
+// no request could have; if it returns no Error, the number is left out.
+template <typename Refuse>
+Status apply(const json::Value& config, GenerationConfig& out, const Refuse& refuse) {
   sampling::SamplingParams& d = out.defaults;
   for (const sampling::ParamInfo& info : sampling::param_table()) {
     if ((info.sources & sampling::kInFile) == 0) continue;
     if (const auto* real = std::get_if<double sampling::SamplingParams::*>(&info.member)) {
-      QUIRE_ASSIGN(d.**real, json::get_double_or(config, info.name, d.**real));
+      const double before = d.**real;
+      QUIRE_ASSIGN(d.**real, json::get_double_or(config, info.name, before));
+      if (const Status fits = sampling::check_range(info, d); !fits.ok()) {
+        QUIRE_TRY(refuse(fits.error()));
+        d.** real = before;
+      }
     } else {
       const auto integer = std::get<int64_t sampling::SamplingParams::*>(info.member);
       const auto min = static_cast<int64_t>(info.rules.min);
@@ -56,7 +65,10 @@ Result<GenerationConfig> load_generation_config(const fs::path& folder, const Op
     // EOS tokens are read even with --generation-config vllm: without them a chat model would not stop.
     auto status = read_eos(*config, out);
     if (status.ok() && options.generation_config != "vllm") {
-      status = apply(*config, out);
+      status = apply(*config, out, [&](const Error& error) {
+        log_warn("'{}': {} It is not used.", file.string(), error.message);
+        return Status();
+      });
     }
     if (!status.ok()) return in_file(file, status.error());
   } else if (own_folder) {
@@ -67,7 +79,7 @@ Result<GenerationConfig> load_generation_config(const fs::path& folder, const Op
     if (!config.ok() || !config->is_object()) {
       return invalid_argument("--override-generation-config must be a JSON object such as {\"temperature\": 0.5}");
     }
-    auto status = apply(*config, out);
+    auto status = apply(*config, out, [](const Error& error) { return Status(error); });
     if (!status.ok()) return Error{status.error().code, "--override-generation-config: " + status.error().message};
   }
   return out;

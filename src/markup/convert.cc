@@ -53,7 +53,7 @@ void add_kind(Types& types, const json::Value& value) {
       types.integer = true;
       break;
     case json::Kind::kDouble:
-      types.number = true;
+      (value.long_digits() != nullptr ? types.integer : types.number) = true;
       break;
     case json::Kind::kString:
       types.string = true;

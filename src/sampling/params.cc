@@ -31,6 +31,12 @@ Status check_numbers(const SamplingParams& p) {
 
 Status check_logprobs(std::string_view field, const std::optional<int64_t>& value, int64_t most) {
   if (!value || most < 0 || (*value >= 0 && *value <= most)) return {};
+  if (*value == -1) {
+    return invalid_field(std::string(field),
+                         {"of -1 are those of the whole vocabulary, which needs --max-logprobs -1; ask "
+                          "for at most ",
+                          most, "."});
+  }
   return out_of_range(field, *value, "at most " + std::to_string(most) + " (--max-logprobs)");
 }
 

@@ -89,7 +89,8 @@ TEST(SamplingParams, NumbersOutOfRangeAreNamed) {
   EXPECT_THAT(refusal([](SamplingParams& p) { p.min_tokens = 17; }), HasSubstr("at most max_tokens (16)"));
   EXPECT_THAT(refusal([](SamplingParams& p) { p.logprobs = -2; }), HasSubstr("logprobs must"));
   EXPECT_THAT(refusal([](SamplingParams& p) { p.logprobs = 21; }), HasSubstr("at most 20 (--max-logprobs), got 21"));
-  EXPECT_THAT(refusal([](SamplingParams& p) { p.logprobs = -1; }), HasSubstr("--max-logprobs"));
+  EXPECT_THAT(refusal([](SamplingParams& p) { p.logprobs = -1; }),
+              HasSubstr("needs --max-logprobs -1; ask for at most 20"));
   EXPECT_THAT(refusal([](SamplingParams& p) { p.prompt_logprobs = 21; }), HasSubstr("prompt_logprobs must"));
 }
 

@@ -290,6 +290,7 @@ def test_a_closed_stdout_ends_it(quire, arguments):
     (["--scheduling-policy", "lifo"], ["--scheduling-policy", "lifo"]), (["--no-such-flag"], ["--no-such-flag"]),
     (["--generation-config", "nowhere"], ["nowhere"]), (["--override-generation-config", "{"], ["--override-generation-config"]),
     (["--override-generation-config", '{"top_k": "many"}'], ["--override-generation-config", "top_k"]),
+    (["--override-generation-config", '{"temperature": 9}'], ["--override-generation-config: temperature", "got 9"]),
     (["--speculative-config", "ngram"], ["--speculative-config", "JSON object"]),
     (["--speculative-config", '{"method": "eagle", "num_speculative_tokens": 2}'], ["eagle", "ngram"]),
     (["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 0}'], ["num_speculative_tokens"]),

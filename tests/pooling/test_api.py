@@ -112,6 +112,19 @@ def test_rerank_sorts_by_the_scores(server):
     assert [item["index"] for item in best["results"]] == [answer["results"][0]["index"]]
 
 
+@pytest.mark.parametrize("path, body", [
+    ("/v1/embeddings", {"model": "bert", "input": TEXTS[:2]}),
+    ("/score", {"model": "bert", "text_1": "a", "text_2": TEXTS[0]}),
+    ("/score", {"model": "bert-cross", "queries": "a", "documents": TEXTS[:2]}),
+    ("/rerank", {"model": "bert-cross", "query": "a", "documents": TEXTS[:2]}),
+    ("/classify", {"model": "bert-cross", "input": "a"}),
+    ("/pooling", {"model": "bert", "input": "a", "task": "token_embed"})])
+def test_invocations_answer_as_the_route_that_the_body_means(server, path, body):
+    body = body | {"request_id": "mine"}
+    meant, answer = server.ok(path, body), server.ok("/invocations", body)
+    assert answer | {"created": 0} == meant | {"created": 0}
+
+
 def test_scores_of_a_bi_encoder_are_cosines(server):
     plain = vectors(server.ok("/v1/embeddings", {"model": "bert", "input": TEXTS})).astype(np.float64)
     answer = server.ok("/v1/score", {"model": "bert", "queries": TEXTS[0], "documents": TEXTS})

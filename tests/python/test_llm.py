@@ -97,7 +97,8 @@ def test_no_max_tokens_goes_on_to_the_end_of_the_context(llm):
 
 def test_chat_answers_one_conversation_or_several(llm):
     [output] = llm.chat(QUESTION, greedy(max_tokens=24))
-    assert "Paris" in output.outputs[0].text and output.prompt is None
+    assert "Paris" in output.outputs[0].text
+    assert output.prompt.count("<|im_start|>") == 3 and "capital of France" in output.prompt  # the template's text
     other = [{"role": "system", "content": "Answer in one word."}, {"role": "user", "content": "Is water wet?"}]
     both = llm.chat([QUESTION, other], greedy(max_tokens=24))
     assert both[0].outputs[0].token_ids == output.outputs[0].token_ids and len(both) == 2

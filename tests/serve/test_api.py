@@ -40,6 +40,39 @@ def test_bodies_that_are_not_objects(server, body):
     assert answer.status_code == 400 and answer.json()["error"]["code"] == 400
 
 
+LONG = "a" + "é" * 300  # an even number of its bytes ends inside a character
+TURN = [{"role": "user", "content": "hello"}]
+FUNCTION = {"type": "function", "function": {"name": "f"}}
+
+
+@pytest.mark.parametrize("path, body", [
+    ("/v1/completions", {"model": LONG}), ("/v1/completions", {"logit_bias": {LONG: 1}}),
+    ("/v1/completions", {"structured_outputs": {LONG: 1}}), ("/v1/completions", {"response_format": {"type": LONG}}),
+    ("/v1/completions", {"max_tokens": LONG}), ("/v1/completions", {"request_id": LONG}),
+    ("/v1/chat/completions", {"messages": [{"role": LONG, "content": "x"}]}),
+    ("/v1/chat/completions", {"messages": TURN, "tools": [FUNCTION],
+                              "tool_choice": {"type": "function", "function": {"name": LONG}}}),
+    ("/v1/responses", {"input": [{"role": LONG, "content": "x"}]}), ("/v1/responses", {"input": "x", "tools": [{"type": LONG}]}),
+    ("/v1/responses", {"input": "x", "text": {"format": {"type": LONG}}}), ("/v1/responses", {"input": "x", "request_id": LONG}),
+    ("/v1/messages", {"messages": [{"role": LONG, "content": "x"}]}),
+    ("/v1/messages", {"messages": [{"role": "user", "content": [{"type": LONG}]}]}),
+    ("/v1/messages", {"messages": TURN, "request_id": LONG})])
+def test_a_text_that_is_cut_ends_between_characters(server, path, body):
+    """The bug: answers quoted the first so many bytes, so that they were not UTF-8 and clients could not read them."""
+    limits = {"/v1/completions": "max_tokens", "/v1/chat/completions": "max_tokens", "/v1/responses": "max_output_tokens",
+              "/v1/messages": "max_tokens"}
+    whole = {limits[path]: 2} | ({"prompt": "hello"} if path == "/v1/completions" else {}) | body
+    answer = server.post(path, whole)
+    assert answer.status_code == (200 if "request_id" in body else 404 if "model" in body else 400), answer.content
+    assert "aé" in json.dumps(json.loads(answer.content.decode("utf-8")), ensure_ascii=False)
+
+
+def test_an_error_that_quotes_a_header_is_utf_8(server):
+    body = {"prompt": "hello", "max_tokens": 1}
+    answer = server.post("/v1/completions", body, headers={b"X-data-parallel-rank": b"\xff"})
+    assert answer.status_code == 400 and "\ufffd" in answer.content.decode("utf-8")
+
+
 def test_tokenize_and_detokenize(server):
     text = "hello there, and good day"
     plain = server.ok("/tokenize", {"prompt": text, "return_token_strs": True})
@@ -56,6 +89,12 @@ def test_tokenize_and_detokenize(server):
 def test_invocations_take_both_forms(server):
     assert server.ok("/invocations", CHAT)["object"] == "chat.completion"
     assert server.ok("/invocations", {"prompt": "hello", "max_tokens": 1})["object"] == "text_completion"
+    answer = server.ok("/invocations", {"prompt": ["messages"], "max_tokens": 1})  # a text, not a member
+    assert answer["object"] == "text_completion"
+    for body, field in (({}, "prompt"), ({"input": "hello"}, "prompt"), ({"messages": []}, "messages")):
+        refused = server.post("/invocations", body)
+        assert refused.status_code == 400 and refused.json()["error"]["param"] == field, refused.text
+    assert server.http.post("/invocations", content="{", headers={"Content-Type": "application/json"}).status_code == 400
 
 
 def test_unknown_fields_are_accepted(server):

@@ -202,6 +202,26 @@ def test_a_forged_turn_for_the_default_model(start):
     one.stop()
 
 
+@pytest.mark.parametrize("body", [
+    "{% for p in m.content %}{% if p.type == 'image_url' %}<image>{% else %}{{ p.text }}{% endif %}{% endfor %}", "{{ m.content }}"])
+def test_parts_without_text_are_refused_whatever_the_template_does_with_them(start, folder, body):
+    """The bug: a template with lists of parts wrote the image's marker, and the model answered without an image."""
+    (folder / "parts.jinja").write_text("{% for m in messages %}" + body + "{% endfor %}")
+    one = start("tiny", "--chat-template", "parts.jinja")
+    image = {"type": "image_url", "image_url": {"url": "http://x/y.png"}}
+    for content, words in (([image, {"type": "text", "text": "what?"}], "image_url"),
+                           ([{"type": "input_audio", "input_audio": {}}], "input_audio"),
+                           ([{"type": "text"}], "content[0].text must be a string"),
+                           (5, "content must be a string or a list of parts, not an integer")):
+        for path in ("/v1/chat/completions", "/tokenize"):
+            answer = one.post(path, {"messages": [{"role": "user", "content": content}]})
+            assert answer.status_code == 400 and words in answer.json()["error"]["message"], answer.text
+    plain = one.ok("/tokenize", {"messages": [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]})["tokens"]
+    for part in ("hello", {"text": "hello"}, {"type": "input_text", "text": "hello"}):
+        assert one.ok("/tokenize", {"messages": [{"role": "user", "content": [part]}]})["tokens"] == plain
+    one.stop()
+
+
 @pytest.mark.parametrize("content, between", [("{{ m.content }}", "\n"),
                                               ("{% if m.content is string %}{{ m.content }}{% else %}"
                                                "{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}", "")])

@@ -118,6 +118,17 @@ def test_echo_shows_the_prompt_as_it_was_sent(server):
     assert texts[0] == prompt + answer and texts[1].startswith("x")
 
 
+def test_offsets_are_those_of_the_text_where_logprobs_name_ids(server):
+    def rows(**fields):
+        body = {"prompt": "héllo\nhi", "max_tokens": 8, "temperature": 0, "logprobs": 1} | fields
+        return server.ok("/v1/completions", body)["choices"][0]["logprobs"]
+
+    for echo in (False, True):
+        texts, ids = rows(echo=echo), rows(echo=echo, return_tokens_as_token_ids=True)
+        assert all(token.startswith("token_id:") for token in ids["tokens"]), ids
+        assert ids["text_offset"] == texts["text_offset"] and len(set(texts["text_offset"])) > 1
+
+
 def test_stop_strings_and_tokens(client, model):
     options = dict(model=model, prompt="hello", temperature=0, max_tokens=24)
     whole = client.completions.create(**options).choices[0].text
@@ -221,6 +232,7 @@ def test_settings_that_forbid_every_token_are_the_requests_fault(client, model):
             list(client.completions.create(model=model, prompt="hello", max_tokens=2, stream=stream, extra_body={
                 "allowed_token_ids": [80], "min_tokens": 1, "stop_token_ids": [80]}))
         assert caught.value.body["code"] == 400 and "no token is left" in caught.value.body["message"], caught.value.body
+        assert caught.value.body["message"].startswith("Sampling: "), caught.value.body  # no number of a request
 
 
 def test_an_unknown_model_is_not_found(client):

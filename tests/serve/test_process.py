@@ -4,6 +4,7 @@
 import json
 import re
 import signal
+import shutil
 import socket
 import subprocess
 import threading
@@ -36,7 +37,11 @@ def refused(folder, *flags) -> str:
 
 @pytest.mark.parametrize("flags, words", [
     (("--tensor-parallel-size", "3"), ["--tensor-parallel-size is 3", "heads"]),
+    (("-tp", "3"), ["--tensor-parallel-size is 3", "heads"]), (("-tp=3",), ["--tensor-parallel-size is 3", "heads"]),
+    (("--speculative_config.method", "ngram", "--speculative-config.num_speculative_tokens=0"), ["num_speculative_tokens"]),
     (("--kv-transfer-config", "{}"), ["--kv-transfer-config", "yet"]),
+    (("--structured-outputs-config.backend", "xgrammar"), ["--structured-outputs-config", "no settings"]),
+    (("--served-model-name", "a", "b"), ["--served-model-name", "the flag again"]),
     (("--trust-remote-code",), ["--trust-remote-code", "Python"]),
     (("--allowed-origins", "x"), ["--allowed-origins", "JSON list"]),
     (("--default-chat-template-kwargs", "[]"), ["--default-chat-template-kwargs", "object"]),
@@ -58,6 +63,27 @@ def test_a_port_that_is_taken(folder, server):
     assert port in refused(folder, "--port", port)
 
 
+@pytest.mark.parametrize("flags, words", [
+    (["--host", "no.such.host.invalid"], ["--host", "cannot be resolved"]),
+    (["--host", "192.0.2.1"], ["--host", "no address of this machine"]),  # an address of documents
+    (["--uds", "/nonexistent/socket"], ["--uds", "No such file"]), (["--uds", "tiny/config.json"], ["--uds", "not a socket"]),
+    (["--uds", "x" * 200], ["--uds", "too long"]), (["--ssl-certfile", "missing.pem"], ["--ssl-certfile", "missing.pem"]),
+    (["--ssl-keyfile", "key.pem"], ["--ssl-certfile"]), (["--root-path", "llm"], ["--root-path", "slash"])])
+def test_what_is_wrong_with_the_address_is_said_before_the_model_is_loaded(folder, flags, words):
+    message = refused(folder, *flags)
+    assert all(word in message for word in words) and "loaded" not in message, message
+
+
+def test_a_default_that_no_request_could_have_is_not_used(start, folder):
+    """The bug: every request without a temperature of its own was refused, with a sentence about its temperature."""
+    shutil.copytree(folder / "tiny", folder / "hot")
+    (folder / "hot" / "generation_config.json").write_text('{"temperature": 9, "top_p": 0.5}')
+    one = start("hot")
+    assert one.ok("/v1/completions", {"prompt": "hello", "max_tokens": 2})
+    assert "generation_config.json': temperature" in one.log and "It is not used." in one.log
+    one.stop()
+
+
 def test_neutral_values_of_refused_flags_are_fine_and_a_config_file_gives_flags(start, folder):
     (folder / "serve.yaml").write_text("# flags\nserved-model-name:\n  - filed\nmax_num_seqs: 3\nenable-prefix-caching: false\n"
                                        "port: 1\n")
@@ -67,6 +93,24 @@ def test_neutral_values_of_refused_flags_are_fine_and_a_config_file_gives_flags(
     one.ok("/v1/completions", body)
     assert one.ok("/v1/completions", body)["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
     assert one.stop() == 0
+
+
+def test_a_config_file_may_have_comments_and_the_members_of_an_object(start, folder):
+    (folder / "whole.yaml").write_text(
+        "---\nserved-model-name: 'filed'   # a name\nmax_num_seqs: 3 # at most\n\nspeculative_config:\n  method: ngram\n"
+        "  num_speculative_tokens: 2   # drafts\n  prompt_lookup_max: 3\ndefault-chat-template-kwargs:\n"
+        "  inner:\n    list:\n      - 1\n      - two\nallowed-origins: [\"http://a#b\"]\nenable-prefix-caching: false # no\n")
+    one = start("tiny", "--config", "whole.yaml")
+    assert one.http.get("/v1/models").json()["data"][0]["id"] == "filed"
+    assert one.metric("vllm:cache_config_info", enable_prefix_caching="False") == 1
+    assert one.http.get("/health", headers={"Origin": "http://a#b"}).headers["access-control-allow-origin"] == "http://a#b"
+    assert "vllm:spec_decode_num_drafts_total" in one.http.get("/metrics").text
+    one.stop()
+    for text, words in (("speculative-config:\n  method: ngram\n  num_speculative_tokens: 0\n", ["num_speculative_tokens"]),
+                        ("- a\n", ["line 1", "list"]), ("port 0\n", ["line 1", "flag: value"])):
+        (folder / "bad.yaml").write_text(text)
+        message = refused(folder, "--config", "bad.yaml")
+        assert all(word in message for word in words), message
 
 
 def test_several_ranks_give_the_answer_of_one(start, server):
@@ -172,6 +216,15 @@ def test_one_access_line_per_request_with_its_timings(server):
     (line,) = found()
     for part in (r"method=POST path=/v1/completions status=200", r"prompt_tokens=\d+", r"first_token_ms=[\d.]+", r"finish=\w+"):
         assert re.search(part, line), line
+
+
+def test_nobody_writes_lines_of_their_own_into_the_log(start):
+    one = start("tiny", "--enable-log-requests", "--enable-log-outputs")
+    body = {"prompt": "hello", "max_tokens": 4, "request_id": "mine\nI 01-01 forged\r", "structured_outputs": {"regex": "a\nb"}}
+    assert one.ok("/v1/completions", body)["choices"][0]["text"] == "a\nb"
+    one.stop()
+    assert "Received request cmpl-mine\\nI 01-01 forged?:" in one.log and "[0]: a\\nb\n" in one.log, one.log
+    assert all(re.match(r"[IWE] \d\d-\d\d \d\d:", line) for line in one.lines), one.log
 
 
 def test_metrics_add_up(start):

@@ -69,6 +69,12 @@ def test_every_field_that_takes_a_schema(server):
     assert is_person(json.loads(answer["choices"][0]["text"]))
 
 
+def test_integers_of_64_bits_without_a_sign_keep_their_digits(server):
+    for schema in ('{"const": 18446744073709551615}', {"const": 18446744073709551615}, {"enum": [18446744073709551615]}):
+        (choice,) = chat(server, {"structured_outputs": COMPACT | {"json": schema}})
+        assert choice["message"]["content"] == "18446744073709551615", choice  # with a point it would be read as a double
+
+
 def test_members_come_in_the_order_of_the_schema_unless_any_is_allowed(server):
     schema = {"properties": {name: {"type": "boolean"} for name in "abc"}, "required": ["a", "b", "c"], "type": "object"}
     orders = {False: set(), True: set()}

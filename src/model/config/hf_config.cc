@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/log.h"
+#include "base/utf8.h"
 
 namespace quire::model {
 namespace {
@@ -382,7 +383,7 @@ Status refuse_unknown_maths(const Value& config, std::span<const std::string_vie
     if (value == nullptr || is_neutral(*value, field)) continue;
     if (std::find(handled.begin(), handled.end(), field.name) != handled.end()) continue;
     std::string text = json::dump(*value);
-    if (text.size() > 60) text = text.substr(0, 57) + "...";
+    if (text.size() > 60) text = utf8::beginning(text, 57) + "...";
     return unsupported({"field '", std::string(field.name), "' is ", text,
                         ", which changes the arithmetic in a way quire does not have for this family"});
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // ModernBERT: an encoder with norms before each part, rope with two bases, and a window in two of three layers.
+#include "base/utf8.h"
 #include "model/config/gguf_config.h"
 #include "model/config/hf_config.h"
 #include "model/families/family.h"
@@ -76,8 +77,8 @@ Result<DecoderConfig> modernbert_from_gguf(const weights::GgufMetadata& metadata
   out.norm_kind = NormKind::kLayer;
   QUIRE_ASSIGN(const std::string_view activation, metadata.get_string_or(prefix + "hidden_activation", "gelu"));
   if (activation != "gelu" && activation != "silu") {
-    return unsupported({"key '", prefix, "hidden_activation' is '", std::string(activation.substr(0, 40)),
-                        "'; quire knows gelu and silu"});
+    return unsupported(
+        {"key '", prefix, "hidden_activation' is '", utf8::beginning(activation, 40), "'; quire knows gelu and silu"});
   }
   out.activation = activation == "gelu" ? Activation::kGelu : Activation::kSilu;
   QUIRE_ASSIGN(const int64_t window, metadata.get_int_or(prefix + "attention.sliding_window", 128, 0, kMaxPositions));

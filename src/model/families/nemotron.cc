@@ -2,6 +2,7 @@
 // Nemotron-H: each layer has one norm and one part: Mamba-2, attention without positions, an MLP, or experts.
 #include <limits>
 
+#include "base/utf8.h"
 #include "model/config/gguf_config.h"
 #include "model/config/hf_config.h"
 #include "model/families/family.h"
@@ -37,7 +38,7 @@ Result<std::vector<LayerConfig>> read_layers(const json::Value& config) {
     } else if (word == "moe" || word == "E") {
       layer.feed_forward = FeedForward::kMoe;
     } else {
-      return unsupported({"a layer is of type '", word.substr(0, 40),
+      return unsupported({"a layer is of type '", utf8::beginning(word, 40),
                           "'; Nemotron-H has linear_attention, full_attention, mlp and moe"});
     }
     out.push_back(layer);

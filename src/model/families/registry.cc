@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/utf8.h"
+
 namespace quire::model {
 namespace {
 
@@ -127,7 +129,7 @@ Result<const Family*> find_family(std::string_view architecture, bool gguf) {
     }
   }
   return unsupported(
-      {"architecture '", std::string(architecture.substr(0, 100)), "' is not one that quire runs (", known, ")"});
+      {"architecture '", utf8::beginning(architecture, 100), "' is not one that quire runs (", known, ")"});
 }
 
 }  // namespace

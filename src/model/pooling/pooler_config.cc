@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/file.h"
+#include "base/utf8.h"
 
 namespace quire::model {
 namespace {
@@ -229,7 +230,7 @@ Result<PoolActivation> torch_activation(std::string_view name) {
   if (word == "ReLU") return PoolActivation::kRelu;
   if (word == "GELU") return PoolActivation::kGelu;
   if (word == "Softmax") return PoolActivation::kSoftmax;
-  return unsupported({"the activation '", std::string(name.substr(0, 100)),
+  return unsupported({"the activation '", utf8::beginning(name, 100),
                       "' is not one of Identity, Tanh, Sigmoid, ReLU, GELU and Softmax, which quire has"});
 }
 
@@ -328,7 +329,7 @@ Status apply_pooler_flag(const std::string& text, PoolerConfig& config) {
       return wrong("normalize is not a field any more; use use_activation");
     } else if (field != "tok_pooling_type" && field != "dimensions") {
       return wrong(
-          "'" + field.substr(0, 60) +
+          "'" + utf8::beginning(field, 60) +
           "' is not one of task, pooling_type, seq_pooling_type, tok_pooling_type, use_activation, logit_mean, "
           "logit_sigma, step_tag_id and returned_token_ids");
     }

@@ -207,8 +207,11 @@ bool test_true(Interpreter&, const Value& v, Args& args) {
 bool test_false(Interpreter&, const Value& v, Args& args) {
   return no_arguments(args, [&] { return v.is(Type::kBool) && !v.as_bool(); });
 }
+bool test_integer(Interpreter&, const Value& v, Args& args) {
+  return no_arguments(args, [&] { return v.is(Type::kInt) || v.is(Type::kLongInt); });
+}
 bool test_number(Interpreter&, const Value& v, Args& args) {
-  return no_arguments(args, [&] { return v.is_number(); });
+  return no_arguments(args, [&] { return v.is_number() || v.is(Type::kLongInt); });
 }
 bool test_sequence(Interpreter&, const Value& v, Args& args) {
   return no_arguments(args, [&] { return has_length(v) && !v.is(Type::kDictView) && !v.is(Type::kLoop); });
@@ -288,7 +291,7 @@ constexpr TestEntry kTests[] = {
     {"boolean", is_type<Type::kBool>},
     {"false", test_false},
     {"true", test_true},
-    {"integer", is_type<Type::kInt>},
+    {"integer", test_integer},
     {"float", is_type<Type::kFloat>},
     {"lower", test_lower},
     {"upper", test_upper},

@@ -95,8 +95,23 @@ TEST(ChatTemplate, GivesContentsTheShapeThatTheTemplateWants) {
   as_is.content_format = ContentFormat::kAsIs;
   EXPECT_EQ(render(*ChatTemplate::parse(kPlain), as_is).find("<s><user>[{'type': 'text'"), 0u);
   const auto image = request(R"([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}])");
-  EXPECT_EQ(render(*ChatTemplate::parse(kPlain), image),
-            "ERROR: messages[0].content has a part of type \"image_url\"; this model's chat template takes text only.");
+  for (const char* source : {kPlain, kParts}) {
+    EXPECT_EQ(render(*ChatTemplate::parse(source), image),
+              "ERROR: messages[0].content has a part of type \"image_url\"; only parts with text are taken.");
+  }
+  const auto odd = request(R"([{"role": "user", "content": ["a", {"text": "b"}, {"type": "input_text", "text": "c"},
+                                                            {"type": "refusal", "refusal": "d"}]}])");
+  EXPECT_EQ(render(*ChatTemplate::parse(kPlain), odd), "<s><user>a\nb\nc\nd</user><assistant>");
+  EXPECT_EQ(render(*ChatTemplate::parse(kParts), odd), "[text:a][text:b][text:c][text:d]");
+  for (const auto& [content, error] : std::vector<std::pair<std::string, std::string>>{
+           {R"([{"type": "text"}])", "messages[0].content[0].text must be a string."},
+           {R"(["a", 5])", "messages[0].content[1] must be a string or an object with type and text, not an integer."},
+           {"5", "messages[0].content must be a string or a list of parts, not an integer."}}) {
+    for (const char* source : {kPlain, kParts}) {
+      const auto wrong = request(R"([{"role": "user", "content": )" + content + "}]");
+      EXPECT_EQ(render(*ChatTemplate::parse(source), wrong), "ERROR: " + error);
+    }
+  }
 }
 
 TEST(ChatTemplate, ParsesToolCallArguments) {
@@ -111,6 +126,23 @@ TEST(ChatTemplate, ParsesToolCallArguments) {
   EXPECT_NE(render(*chat, request(call + R"("{oops"}}]}])"))
                 .find("messages[0].tool_calls has arguments that are not valid JSON"),
             std::string::npos);
+}
+
+TEST(ChatTemplate, PrintsLongIntegersOfArgumentsAsTheyWereSent) {
+  const auto chat = ChatTemplate::parse(
+      "{% for m in messages %}{% set a = m.tool_calls[0].function.arguments %}{{ a|tojson }} {{ a }} {{ a.id }} {{ "
+      "a.id is number }} "
+      "{{ a.id is integer }} {{ a.id is string }} {{ a.id == a.same }} {{ a.id == 1 }} {{ a.id|int }} {{ a.id|float > "
+      "1e19 }} "
+      "{{ a.id is mapping }}{% endfor %}");
+  const auto call = request(
+      R"([{"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments":
+          "{\"id\": 18446744073709551615, \"same\": 18446744073709551615}"}}]}])");
+  EXPECT_EQ(
+      render(*chat, call),
+      "{\"id\": 18446744073709551615, \"same\": 18446744073709551615} "
+      "{'id': 18446744073709551615, 'same': 18446744073709551615} 18446744073709551615 True True False True False "
+      "18446744073709551615 True False");
 }
 
 TEST(ChatTemplate, ContinuesTheFinalMessage) {

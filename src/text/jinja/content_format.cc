@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/utf8.h"
 #include "text/jinja/ast.h"
 #include "text/jinja/chat_template.h"
 
@@ -88,20 +89,33 @@ class FormatFinder {
 
 // --- Normalising ---
 
+// The text of a part of messages[message].content. No part without text is taken: a template that knows images would
+// write an image's marker, and the model would answer as if it had seen one.
+Result<std::string> text_of(const json::Value& part, size_t message, size_t index) {
+  if (part.is_string()) return part.as_string();
+  const auto where = [&] { return "messages[" + std::to_string(message) + "].content"; };
+  if (!part.is_object()) {
+    return invalid_argument({where(), "[", index, "] must be a string or an object with type and text, not ",
+                             json::describe(part.kind()), "."});
+  }
+  const json::Value* named = part.find("type");
+  const std::string type = named != nullptr && named->is_string() ? named->as_string() : "";
+  const char* member = type == "refusal" ? "refusal" : "text";
+  const json::Value* text = part.find(member);
+  if (text != nullptr && text->is_string()) return text->as_string();
+  if (type == "refusal" || type.ends_with("text")) {
+    return invalid_argument({where(), "[", index, "].", member, " must be a string."});
+  }
+  return invalid_argument({where(), " has a part of type \"", type.empty() ? "unknown" : utf8::beginning(type, 40),
+                           "\"; only parts with text are taken."});
+}
+
 Result<json::Value> flatten_parts(const json::Array& parts, size_t message) {
   std::string text;
-  bool first = true;
-  for (const json::Value& part : parts) {
-    const json::Value* piece = part.is_string() ? &part : part.find("text");
-    const json::Value* type = part.find("type");
-    if (piece == nullptr || !piece->is_string()) {
-      return invalid_argument({"messages[", message, "].content has a part of type \"",
-                               (type != nullptr && type->is_string() ? type->as_string() : "unknown"),
-                               "\"; this model's chat template takes text only."});
-    }
-    if (!first) text += "\n";
-    first = false;
-    text += piece->as_string();
+  for (size_t i = 0; i < parts.size(); ++i) {
+    QUIRE_ASSIGN(const std::string piece, text_of(parts[i], message, i));
+    if (i > 0) text += "\n";
+    text += piece;
   }
   return json::Value(std::move(text));
 }
@@ -113,13 +127,14 @@ json::Value text_part(std::string text) {
   return part;
 }
 
-json::Value list_parts(const json::Value& content) {
+Result<json::Value> list_parts(const json::Value& content, size_t message) {
   json::Array parts;
   if (content.is_string()) {
     parts.push_back(text_part(content.as_string()));
   } else if (content.is_array()) {
-    for (const json::Value& part : content.as_array()) {
-      parts.push_back(part.is_string() ? text_part(part.as_string()) : part);
+    for (size_t i = 0; i < content.as_array().size(); ++i) {
+      QUIRE_ASSIGN(std::string text, text_of(content.as_array()[i], message, i));
+      parts.push_back(text_part(std::move(text)));
     }
   }
   return json::Value(std::move(parts));
@@ -219,6 +234,10 @@ Result<json::Value> normalize_messages(const json::Value& messages, const Conten
     }
     QUIRE_TRY(parse_arguments(message, i));
     const json::Value* content = message.find("content");
+    if (content != nullptr && (content->is_number() || content->is_bool())) {
+      return invalid_argument({"messages[", i, "].content must be a string or a list of parts, not ",
+                               json::describe(content->kind()), "."});
+    }
     if (content == nullptr || content->is_null()) {
       // As in vLLM, missing content (of an assistant that only calls tools) is empty content.
       if (rules.fill_null) message.set("content", rules.list_strings ? json::Value(json::Array{}) : json::Value(""));
@@ -226,7 +245,8 @@ Result<json::Value> normalize_messages(const json::Value& messages, const Conten
       QUIRE_ASSIGN(json::Value text, flatten_parts(content->as_array(), i));
       message.set("content", std::move(text));
     } else if (content->is_array() || rules.list_strings) {
-      message.set("content", list_parts(*content));
+      QUIRE_ASSIGN(json::Value parts, list_parts(*content, i));
+      message.set("content", std::move(parts));
     }
   }
   return out;

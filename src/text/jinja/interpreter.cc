@@ -107,6 +107,9 @@ Value Interpreter::from_json(const json::Value& value, Origin origin) {
     case json::Kind::kInt:
       return Value::integer(value.as_int());
     case json::Kind::kDouble:
+      if (const std::string* digits = value.long_digits(); digits != nullptr) {
+        return Value::long_integer(heap_.string(MarkedText(*digits, origin)).string_object());
+      }
       return Value::real(value.as_double());
     case json::Kind::kString:
       return heap_.string(MarkedText(value.as_string(), origin));

@@ -22,6 +22,7 @@ const char* type_name(Type type) {
     case Type::kBool:
       return "bool";
     case Type::kInt:
+    case Type::kLongInt:
       return "int";
     case Type::kFloat:
       return "float";
@@ -171,6 +172,8 @@ bool equal(Heap& heap, const Value& a, const Value& b) {
   if (a.is_number() && b.is_number()) return compare_numbers(a, b) == 0;
   if (a.type() != b.type()) return false;
   switch (a.type()) {
+    case Type::kLongInt:
+      return a.text() == b.text();
     case Type::kList:
     case Type::kTuple: {
       if (a.object() == b.object()) return true;

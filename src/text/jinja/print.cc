@@ -32,6 +32,9 @@ class Printer {
       case Type::kInt:
         out_.add(std::to_string(value.as_int()));
         return;
+      case Type::kLongInt:
+        out_.add(value.text());
+        return;
       case Type::kFloat:
         out_.add(float_repr(value.as_real()));
         return;
@@ -230,6 +233,9 @@ class JsonWriter {
         return;
       case Type::kInt:
         out_.add(std::to_string(value.as_int()));
+        return;
+      case Type::kLongInt:
+        out_.add(value.text());
         return;
       case Type::kFloat:
         out_.add(number(value.as_real()));

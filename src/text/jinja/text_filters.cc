@@ -326,6 +326,7 @@ Value int_filter(Interpreter&, const Value& v, Args& args) {
     return ok ? whole : fallback;
   }
   if (v.is_int_like()) return Value::integer(v.as_int());
+  if (v.is(Type::kLongInt)) return v;
   if (!v.is(Type::kFloat)) return fallback;
   if (std::isinf(v.as_real())) fail("cannot convert float infinity to integer");
   const Value whole = int_from_float(v.as_real(), &ok);
@@ -336,7 +337,7 @@ Value float_filter(Interpreter&, const Value& v, Args& args) {
   const Bound bound("float", args, {"default"});
   if (v.is_undefined()) fail_undefined(v);
   if (v.is_number()) return Value::real(v.as_real());
-  if (v.is_string()) {
+  if (v.is_string() || v.is(Type::kLongInt)) {
     const auto parsed = parse_float(v.text());
     if (parsed) return Value::real(*parsed);
   }

@@ -47,6 +47,12 @@ Value Value::string(StringObject* text, bool markup) {
   return value;
 }
 
+Value Value::long_integer(StringObject* digits) {
+  Value value = string(digits);
+  value.type_ = Type::kLongInt;
+  return value;
+}
+
 Value Value::undefined(UndefinedKind kind, StringObject* text, Type owner) {
   Value value = string(text);
   value.type_ = Type::kUndefined;
@@ -71,6 +77,7 @@ bool Value::same_as(const Value& other) const {
     case Type::kFloat:
       return payload_.real == other.payload_.real;
     case Type::kString:
+    case Type::kLongInt:
       return payload_.string == other.payload_.string || text() == other.text();
     default:
       return payload_.integer == other.payload_.integer;
@@ -205,6 +212,7 @@ uint64_t hash_text(std::string_view text) {
 uint64_t hash_value(const Value& value) {
   switch (value.type()) {
     case Type::kString:
+    case Type::kLongInt:
       return hash_text(value.text());
     case Type::kBool:
     case Type::kInt:

@@ -40,6 +40,8 @@ enum class Type : uint8_t {
   kBool,
   kInt,
   kFloat,
+  kLongInt,  // an integer of JSON that does not fit 64 bits: it is printed, compared for equality and told to be a
+             // number
   kString,
   kList,
   kTuple,
@@ -100,6 +102,7 @@ class Value {
   static Value real(double d);
   static Value object(Type type, Object* object);
   static Value string(StringObject* text, bool markup = false);
+  static Value long_integer(StringObject* digits);
   static Value undefined(UndefinedKind kind, StringObject* text, Type owner = Type::kMissing);
 
   Type type() const { return type_; }
@@ -146,7 +149,7 @@ class Value {
     Object* object;
   };
   Value(Type type, int64_t i) : type_(type) { payload_.integer = i; }
-  bool counted() const { return type_ == Type::kString || type_ == Type::kUndefined; }
+  bool counted() const { return type_ == Type::kString || type_ == Type::kUndefined || type_ == Type::kLongInt; }
   void retain() const {
     if (counted() && payload_.string->heap != nullptr) ++payload_.string->references;
   }
