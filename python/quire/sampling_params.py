@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import enum
 import json as json_module
@@ -68,6 +69,10 @@ class SamplingParams:
     spaces_between_special_tokens: bool = True
     structured_outputs: StructuredOutputsParams | None = None
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+
+    def clone(self) -> SamplingParams:
+        """A copy that shares nothing with this one."""
+        return copy.deepcopy(self)
 
     def _fields(self) -> dict[str, Any]:
         """The fields of a request. What is None is left out, except for max_tokens, where it has a meaning."""

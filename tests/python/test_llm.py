@@ -179,6 +179,17 @@ def test_wrong_settings_are_value_errors_with_the_engines_sentence(llm, settings
     assert words in str(raised.value) and "\n" not in str(raised.value)
 
 
+def test_a_clone_of_sampling_params_shares_nothing():
+    from quire import SamplingParams
+    params = SamplingParams(stop=["a"], logit_bias={1: 2.0}, temperature=0)
+    copy = params.clone()
+    assert copy == params
+    copy.stop.append("b")
+    copy.logit_bias[1] = 3.0
+    copy.temperature = 1
+    assert (params.stop, params.logit_bias, params.temperature) == (["a"], {1: 2.0}, 0)
+
+
 def test_wrong_requests_are_errors(llm):
     from quire import StructuredOutputsParams
     for prompt, words in (("", "empty"), ([49152 * 2], "out of the vocabulary"), ([-1], "negative"),
