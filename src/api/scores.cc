@@ -207,7 +207,7 @@ ApiStatus start_score(Service& service, const HttpRequest& request, const ReplyP
 ApiStatus start_rerank(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
   QUIRE_ASSIGN(const Body body, Body::parse(request.body, rerank_schema()));
   QUIRE_TRY(service.check_model(body));
-  QUIRE_ASSIGN(GenerationOptions options, read_pooling_options(request, body, service, "rerank-"));
+  QUIRE_ASSIGN(GenerationOptions options, read_pooling_options(request, body, service, "score-"));
   Pairs pairs;
   QUIRE_ASSIGN(pairs.queries, read_side(body, {"query"}));
   QUIRE_ASSIGN(pairs.documents, read_side(body, {"documents"}));

@@ -439,6 +439,10 @@ Result<ResolvedOptions> resolve_options(const Options& options, const model::Mod
     }
     out.engine.checkpoint_interval = *interval;
   }
+  if (options.max_logprobs < -1) {
+    return invalid_argument(
+        {"--max-logprobs is ", options.max_logprobs, "; it must be a number of tokens, or -1 for no limit"});
+  }
   out.engine.max_logprobs = options.max_logprobs;
   const int64_t rows_per_seq = 1 + out.engine.speculation.num_tokens;
   out.engine.max_logit_rows = std::min(logit_rows(backend, scheduler.max_num_seqs * rows_per_seq, files.config),

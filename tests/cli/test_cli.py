@@ -283,6 +283,7 @@ def test_a_closed_stdout_ends_it(quire, arguments):
     (["--block-size", "0"], ["--block-size"]), (["--kv-cache-dtype", "int3"], ["kv-cache-dtype", "int3"]),
     (["--num-gpu-blocks-override", "1"], ["--num-gpu-blocks-override"]), (["--max-num-seqs", "-1"], ["--max-num-seqs", "-1"]),
     (["--max-num-batched-tokens", "-1"], ["--max-num-batched-tokens"]),
+    (["--max-logprobs", "-2"], ["--max-logprobs is -2", "-1"]),
     (["--max-num-seqs", "9223372036854775807"], ["--max-num-seqs"]), (["--kv-cache-memory-bytes", "many"], ["many"]),
     (["--device", "tpu"], ["--device", "tpu", "emulator"]), (["--cpu-isa", "z80"], ["z80"]),
     (["--device", "emulator", "--gpu-memory-utilization", "1.5"], ["--gpu-memory-utilization", "1.5"]),

@@ -102,6 +102,7 @@ def test_rerank_sorts_by_the_scores(server):
     texts = ["hello", "the page", "a sea of keys", "world"]
     for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
         answer = server.ok(path, {"model": "bert-cross", "query": "what is a page", "documents": documents})
+        assert answer["id"].startswith("score-"), "as vLLM's"
         scores = [item["relevance_score"] for item in answer["results"]]
         assert scores == sorted(scores, reverse=True) and len(scores) == 4
         assert all(item["document"]["text"] == texts[item["index"]] for item in answer["results"])
