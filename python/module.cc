@@ -207,6 +207,11 @@ class Model {
     return nb::cast(nb::ndarray<nb::numpy, int32_t, nb::ndim<1>>(tokens, {count}, owner));
   }
 
+  bool reset_prefix_cache() const {
+    const nb::gil_scoped_release released;
+    return quire_reset_prefix_cache(llm_.get()) != 0;
+  }
+
   std::string detokenize(const Tokens& tokens, bool skip_special_tokens) const {
     Failure failure;
     char* text = nullptr;
@@ -256,6 +261,7 @@ NB_MODULE(_quire, module) {
       .def(nb::init<const std::string&>(), nb::arg("options"))
       .def("info", &Model::info)
       .def("event_fd", &Model::event_fd)
+      .def("reset_prefix_cache", &Model::reset_prefix_cache)
       .def("start", &Model::start, nb::arg("request"), nb::arg("tokens").none() = nb::none())
       .def("tokenize", &Model::tokenize, nb::arg("request"))
       .def("detokenize", &Model::detokenize, nb::arg("tokens"), nb::arg("skip_special_tokens"));

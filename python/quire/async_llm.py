@@ -64,6 +64,10 @@ class AsyncLLM(Engine):
         if stream is not None:
             stream.abort()
 
+    async def reset_prefix_cache(self) -> bool:
+        """Forgets the pages of earlier prompts. False, and nothing is forgotten, if a request is using some."""
+        return await asyncio.to_thread(self._model.reset_prefix_cache)
+
     def shutdown(self) -> None:
         """Ends all requests, and no longer uses the event loop."""
         for stream in self._running.values():

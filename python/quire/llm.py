@@ -148,6 +148,10 @@ class LLM(Engine):
                                       chat_template_kwargs=chat_template_kwargs) for conversation in conversations],
                          sampling_params, None, lora_request)
 
+    def reset_prefix_cache(self) -> bool:
+        """Forgets the pages of earlier prompts. False, and nothing is forgotten, if a request is using some."""
+        return self._model.reset_prefix_cache()
+
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
         """Continues one prompt, and yields while it does: by sampling_params.output_kind the whole answer so far, or
         only what is new. An iterator that is closed early aborts the request."""

@@ -311,6 +311,11 @@ int quire_event_fd(quire_llm* llm) {
   return llm->model->signal->descriptor();
 }
 
+int quire_reset_prefix_cache(quire_llm* llm) {
+  return guarded<int>(0, nullptr,
+                      [&]() -> Result<int> { return llm->model->async.reset_prefix_cache().get() ? 1 : 0; });
+}
+
 int32_t* quire_tokenize(const quire_llm* llm, const char* request, size_t* num_tokens, quire_error* error) {
   return guarded<int32_t*>(nullptr, error, [&]() -> Result<int32_t*> {
     QUIRE_ASSIGN(const std::vector<int32_t> ids, quire::capi::read_prompt(llm->model->llm(), request));

@@ -134,6 +134,10 @@ void quire_close(quire_stream* stream);
  * empty, then call quire_next with 0 seconds. Owned by the model; -1 if the system has no descriptor left. */
 int quire_event_fd(quire_llm* llm);
 
+/* Forgets the pages of earlier prompts, so that the next ones are computed anew: 1, or 0 if a page is in use, in which
+ * case nothing is forgotten. */
+int quire_reset_prefix_cache(quire_llm* llm);
+
 /* The token ids of a request's prompt or messages, with a count. Null on failure. Free them with quire_free_tokens. */
 int32_t* quire_tokenize(const quire_llm* llm, const char* request, size_t* num_tokens, quire_error* error);
 void quire_free_tokens(int32_t* tokens);

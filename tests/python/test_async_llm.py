@@ -71,6 +71,15 @@ def test_abort_ends_a_request(async_llm):
     assert output.outputs[0].finish_reason == "abort" and output.finished
 
 
+def test_the_prefix_cache_can_be_reset(async_llm):
+    async def run():
+        for _ in range(100):  # what other tests have aborted may take a step to end
+            if await async_llm.reset_prefix_cache():
+                return True
+            await asyncio.sleep(0.05)
+    assert asyncio.run(run())
+
+
 def test_leaving_or_cancelling_aborts(async_llm):
     endless = greedy(max_tokens=None, ignore_eos=True)
     async def leave():

@@ -258,6 +258,21 @@ def test_options_of_every_type_are_understood(model_path):
     assert llm.generate([PROMPT, PROMPT])[1].num_cached_tokens == 0
 
 
+def test_the_prefix_cache_can_be_reset(llm):
+    prompt = list(range(100, 150))
+    llm.generate([prompt], greedy())
+    first = llm.generate([prompt], greedy())[0]
+    assert first.num_cached_tokens > 0
+    assert llm.reset_prefix_cache() is True
+    again = llm.generate([prompt], greedy())[0]
+    assert again.num_cached_tokens == 0
+    assert again.outputs[0].token_ids == first.outputs[0].token_ids
+    running = llm.stream("Once", greedy(max_tokens=400, ignore_eos=True))
+    next(running)
+    assert llm.reset_prefix_cache() is False
+    running.close()
+
+
 def test_the_environment_sets_options_that_are_not_given(model_path, monkeypatch):
     from quire import LLM
     monkeypatch.setenv("QUIRE_MAX_MODEL_LEN", "128")
