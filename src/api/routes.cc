@@ -73,9 +73,9 @@ constexpr Route kRoutes[] = {
     post("/reset_prefix_cache", serve_reset_prefix_cache,
          "Forgets the prefix cache, if no request runs; needs a key or --enable-reset-prefix-cache.", {.slow = true}),
     post("/invocations", serve_invocations,
-         "SageMaker's name for chat (with messages), completions (with prompt) and, of models for pooling, embeddings "
-         "or "
-         "classes (with input or messages), scores (with queries), rerank (with query) and pooling (with task).",
+         "SageMaker's name for chat (with messages), completions (with prompt) and, of models for pooling, "
+         "embeddings or classes (with input or messages), scores (with queries), rerank (with query) and pooling "
+         "(with task).",
          {.schema = completion_schema}),
     get("/openapi.json", serve_openapi, "This API as an OpenAPI document.", {.needs_key = false}),
     get("/docs", serve_docs, "This API as a page.", {.content_type = "text/html", .needs_key = false}),

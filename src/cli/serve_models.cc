@@ -58,9 +58,8 @@ std::string own_name(const std::filesystem::path& path) {
 Status check_for_several(const ServeFlags& flags) {
   if (!flags.served_names.empty()) {
     return invalid_argument(
-        "--served-model-name is for one model: with several, write NAME=MODEL; for another name of the same model, "
-        "give "
-        "the flag again");
+        "--served-model-name is for one model: with several, write NAME=MODEL; for another name of the same "
+        "model, give the flag again");
   }
   const std::pair<const char*, bool> of_one[] = {{"--tokenizer", !flags.options.tokenizer.empty()},
                                                  {"--chat-template", !flags.options.chat_template.empty()},
