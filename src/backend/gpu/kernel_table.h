@@ -145,6 +145,54 @@
   X(HopperFew_g4, "hopper_linear_#_few_g4", kHopper16Bits, HopperQuantisedParams)                                     \
   X(HopperFew_g8, "hopper_linear_#_few_g8", kHopper16Bits, HopperQuantisedParams)                                     \
   X(HopperFew_gf8, "hopper_linear_#_few_gf8", kHopper16Bits, HopperQuantisedParams)                                   \
+  X(HopperWide16_q8_0, "hopper_linear_#_wide16_q8_0", kHopper16Bits, HopperQuantisedWideParams)                       \
+  X(HopperWide16_q4_0, "hopper_linear_#_wide16_q4_0", kHopper16Bits, HopperQuantisedWideParams)                       \
+  X(HopperWide16_q4_1, "hopper_linear_#_wide16_q4_1", kHopper16Bits, HopperQuantisedWideParams)                       \
+  X(HopperWide16_q5_0, "hopper_linear_#_wide16_q5_0", kHopper16Bits, HopperQuantisedWideParams)                       \
+  X(HopperWide16_q5_1, "hopper_linear_#_wide16_q5_1", kHopper16Bits, HopperQuantisedWideParams)                       \
+  X(HopperWide16_q2_k, "hopper_linear_#_wide16_q2_k", kHopper16Bits, HopperQuantisedWideParams)                       \
+  X(HopperWide16_q3_k, "hopper_linear_#_wide16_q3_k", kHopper16Bits, HopperQuantisedWideParams)                       \
+  X(HopperWide16_q4_k, "hopper_linear_#_wide16_q4_k", kHopper16Bits, HopperQuantisedWideParams)                       \
+  X(HopperWide16_q5_k, "hopper_linear_#_wide16_q5_k", kHopper16Bits, HopperQuantisedWideParams)                       \
+  X(HopperWide16_q6_k, "hopper_linear_#_wide16_q6_k", kHopper16Bits, HopperQuantisedWideParams)                       \
+  X(HopperWide16_iq4_nl, "hopper_linear_#_wide16_iq4_nl", kHopper16Bits, HopperQuantisedWideParams)                   \
+  X(HopperWide16_iq4_xs, "hopper_linear_#_wide16_iq4_xs", kHopper16Bits, HopperQuantisedWideParams)                   \
+  X(HopperWide16_mxfp4, "hopper_linear_#_wide16_mxfp4", kHopper16Bits, HopperQuantisedWideParams)                     \
+  X(HopperWide16_g4, "hopper_linear_#_wide16_g4", kHopper16Bits, HopperQuantisedWideParams)                           \
+  X(HopperWide16_g8, "hopper_linear_#_wide16_g8", kHopper16Bits, HopperQuantisedWideParams)                           \
+  X(HopperWide16_gf8, "hopper_linear_#_wide16_gf8", kHopper16Bits, HopperQuantisedWideParams)                         \
+  X(HopperWide32_q8_0, "hopper_linear_#_wide32_q8_0", kHopper16Bits, HopperQuantisedWideParams)                       \
+  X(HopperWide32_q4_0, "hopper_linear_#_wide32_q4_0", kHopper16Bits, HopperQuantisedWideParams)                       \
+  X(HopperWide32_q4_1, "hopper_linear_#_wide32_q4_1", kHopper16Bits, HopperQuantisedWideParams)                       \
+  X(HopperWide32_q5_0, "hopper_linear_#_wide32_q5_0", kHopper16Bits, HopperQuantisedWideParams)                       \
+  X(HopperWide32_q5_1, "hopper_linear_#_wide32_q5_1", kHopper16Bits, HopperQuantisedWideParams)                       \
+  X(HopperWide32_q2_k, "hopper_linear_#_wide32_q2_k", kHopper16Bits, HopperQuantisedWideParams)                       \
+  X(HopperWide32_q3_k, "hopper_linear_#_wide32_q3_k", kHopper16Bits, HopperQuantisedWideParams)                       \
+  X(HopperWide32_q4_k, "hopper_linear_#_wide32_q4_k", kHopper16Bits, HopperQuantisedWideParams)                       \
+  X(HopperWide32_q5_k, "hopper_linear_#_wide32_q5_k", kHopper16Bits, HopperQuantisedWideParams)                       \
+  X(HopperWide32_q6_k, "hopper_linear_#_wide32_q6_k", kHopper16Bits, HopperQuantisedWideParams)                       \
+  X(HopperWide32_iq4_nl, "hopper_linear_#_wide32_iq4_nl", kHopper16Bits, HopperQuantisedWideParams)                   \
+  X(HopperWide32_iq4_xs, "hopper_linear_#_wide32_iq4_xs", kHopper16Bits, HopperQuantisedWideParams)                   \
+  X(HopperWide32_mxfp4, "hopper_linear_#_wide32_mxfp4", kHopper16Bits, HopperQuantisedWideParams)                     \
+  X(HopperWide32_g4, "hopper_linear_#_wide32_g4", kHopper16Bits, HopperQuantisedWideParams)                           \
+  X(HopperWide32_g8, "hopper_linear_#_wide32_g8", kHopper16Bits, HopperQuantisedWideParams)                           \
+  X(HopperWide32_gf8, "hopper_linear_#_wide32_gf8", kHopper16Bits, HopperQuantisedWideParams)                         \
+  X(HopperWide64_q8_0, "hopper_linear_#_wide64_q8_0", kHopper16Bits, HopperQuantisedWideParams)                       \
+  X(HopperWide64_q4_0, "hopper_linear_#_wide64_q4_0", kHopper16Bits, HopperQuantisedWideParams)                       \
+  X(HopperWide64_q4_1, "hopper_linear_#_wide64_q4_1", kHopper16Bits, HopperQuantisedWideParams)                       \
+  X(HopperWide64_q5_0, "hopper_linear_#_wide64_q5_0", kHopper16Bits, HopperQuantisedWideParams)                       \
+  X(HopperWide64_q5_1, "hopper_linear_#_wide64_q5_1", kHopper16Bits, HopperQuantisedWideParams)                       \
+  X(HopperWide64_q2_k, "hopper_linear_#_wide64_q2_k", kHopper16Bits, HopperQuantisedWideParams)                       \
+  X(HopperWide64_q3_k, "hopper_linear_#_wide64_q3_k", kHopper16Bits, HopperQuantisedWideParams)                       \
+  X(HopperWide64_q4_k, "hopper_linear_#_wide64_q4_k", kHopper16Bits, HopperQuantisedWideParams)                       \
+  X(HopperWide64_q5_k, "hopper_linear_#_wide64_q5_k", kHopper16Bits, HopperQuantisedWideParams)                       \
+  X(HopperWide64_q6_k, "hopper_linear_#_wide64_q6_k", kHopper16Bits, HopperQuantisedWideParams)                       \
+  X(HopperWide64_iq4_nl, "hopper_linear_#_wide64_iq4_nl", kHopper16Bits, HopperQuantisedWideParams)                   \
+  X(HopperWide64_iq4_xs, "hopper_linear_#_wide64_iq4_xs", kHopper16Bits, HopperQuantisedWideParams)                   \
+  X(HopperWide64_mxfp4, "hopper_linear_#_wide64_mxfp4", kHopper16Bits, HopperQuantisedWideParams)                     \
+  X(HopperWide64_g4, "hopper_linear_#_wide64_g4", kHopper16Bits, HopperQuantisedWideParams)                           \
+  X(HopperWide64_g8, "hopper_linear_#_wide64_g8", kHopper16Bits, HopperQuantisedWideParams)                           \
+  X(HopperWide64_gf8, "hopper_linear_#_wide64_gf8", kHopper16Bits, HopperQuantisedWideParams)                         \
   X(HopperMoeSort, "hopper_moe_sort", kHopperNoType, HopperMoeSortParams)                                             \
   X(HopperMoeR8, "hopper_moe_#_r8", kHopper16Bits, HopperMoeParams)                                                   \
   X(HopperMoeR16, "hopper_moe_#_r16", kHopper16Bits, HopperMoeParams)                                                 \

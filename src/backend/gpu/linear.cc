@@ -177,8 +177,8 @@ constexpr LinearPath kLibrary = {library_serves, run_library};
 constexpr LinearPath kPortable = {always, run_portable};
 
 const LinearPath* const kPaths[] = {
-    &kReordered,       &hopper::kTallBeforeLibrary, &kLibrary,           &hopper::kTall, &hopper::kNormAndTall,
-    &hopper::kFewRows, &hopper::kNormAndFew,        &hopper::kQuantised, &kPortable,
+    &kReordered,           &hopper::kTallBeforeLibrary, &hopper::kQuantisedWide, &kLibrary,           &hopper::kTall,
+    &hopper::kNormAndTall, &hopper::kFewRows,           &hopper::kNormAndFew,    &hopper::kQuantised, &kPortable,
 };
 // What the library's results must be equal to: the kernels that serve the same weights with fewer rows.
 const LinearPath* const kReferencePaths[] = {&hopper::kFewRows, &hopper::kTall, &kPortable};
@@ -258,7 +258,7 @@ size_t GpuBackend::activation_scratch(const WorkspaceLimits& sizes) const {
   const int64_t reordered = sizes.tokens * 2 * round_up(sizes.reordered_columns, 8);
   // No norm has more columns than the widest product of its rows.
   const int64_t columns = std::max(sizes.quantised_columns, sizes.out_columns);
-  const int64_t normed = std::min<int64_t>(sizes.tokens, kHopperQuantisedRows) * round_up(columns, 8);
+  const int64_t normed = std::min<int64_t>(sizes.tokens, kHopperQuantisedWideRows) * round_up(columns, 8);
   return static_cast<size_t>(std::max(reordered, normed) * info(sizes.activation).block_bytes);
 }
 

@@ -289,7 +289,8 @@ std::vector<std::vector<uint8_t>> products_of(const PackedMatrix& w, DType type,
 TEST(GpuLinearQuantised, EveryNumberOfRowsHasThePortableKernelsBits) {
   const bool real = test_device().device().info().api != Api::kEmulator;
   const std::vector<int64_t> counts =
-      real ? std::vector<int64_t>{1, 2, 7, 8, 9, 16, 17, 32, 33, 50, 64} : std::vector<int64_t>{1, 9};
+      real ? std::vector<int64_t>{1, 2, 7, 8, 9, 16, 17, 32, 33, 50, 64, 65, 100, 128, 200, 256}
+           : std::vector<int64_t>{1, 9};
   for (const DType weight_type : cases::gpu_quant_types()) {
     for (const DType type : {DType::kF16, DType::kBF16}) {
       // K of whole chunks and of a part of one, also in several turns of the warps of a tile, with groups of 128, 96,
@@ -303,7 +304,8 @@ TEST(GpuLinearQuantised, EveryNumberOfRowsHasThePortableKernelsBits) {
         const int64_t k = cases::rounded_k(weight_type, plain_k);
         const auto w = packed(test_device(), cases::random_weight_of(weight_type, n, k, 5), type);
         for (const int64_t rows : counts) {
-          if (n > 1000 && rows != 1 && rows != 9 && (rows != 8 || k < 1000)) continue;
+          const bool large = rows == 8 || rows == 64 || rows == 200;
+          if (n > 1000 && rows != 1 && rows != 9 && (!large || k < 1000)) continue;
           const auto want = products_of(*w, type, rows, 3), got = products_of(*w, type, rows, 8);
           ASSERT_EQ(got.size(), want.size());
           for (size_t i = 0; i < got.size(); ++i) {
@@ -368,6 +370,45 @@ TEST(GpuLinearQuantised, PlansOfFewRowsFitAMultiprocessor) {
     }
   }
   EXPECT_GT(planned, 250);
+}
+
+TEST(GpuLinearQuantised, PlansOfManyRowsFitAMultiprocessor) {
+  int planned = 0;
+  for (const int n : {16, 48, 1024, 4096, 6144, 24576, 28672, 151936}) {
+    for (const int k : {64, 576, 4096, 12288, 53248}) {
+      for (const int m : {9, 16, 17, 40, 64, 65, 100, 256}) {
+        for (const bool gated : {false, true}) {
+          for (const int bits : {2, 4, 8}) {
+            HopperQuantisedWideParams wide = {};
+            HopperQuantisedParams& p = wide.product;
+            p.linear.epilogue = gated ? kHopperGated : kHopperStore;
+            p.linear.m = m;
+            p.linear.n = p.weight.n = n;
+            p.linear.k = p.weight.k = k;
+            p.weight.form = kWeightQuantised;
+            p.weight.low_bits = bits;
+            p.weight.scheme = bits == 2 ? kSchemeSubScaleMin : kSchemeScale;
+            const HopperQuantisedWidePlan plan = hopper_quantised_wide_plan(wide, 132);
+            if (plan.launch.kernel == KernelId::kNone) continue;
+            planned++;
+            SCOPED_TRACE(std::to_string(n) + "x" + std::to_string(k) + ", " + std::to_string(m) + " rows");
+            EXPECT_LE(plan.launch.dynamic_memory, kHopperMostShared);
+            EXPECT_LE(plan.launch.threads, hopper_quantised_wide_threads(p.turns > 1 ? 32 : 64));
+            EXPECT_EQ(plan.launch.threads, 128 * p.at_once * p.turns + 32);
+            EXPECT_LE(plan.launch.grid * plan.parts, std::max(132, plan.parts));
+            EXPECT_LE(plan.launch.grid, p.units);
+            EXPECT_GE(plan.parts * wide.rows, m);
+            EXPECT_LT((plan.parts - 1) * wide.rows, m);
+            EXPECT_GE(wide.stages, std::max(2, p.turns));
+            EXPECT_LE(wide.stages, kHopperQuantisedWideStages);
+            EXPECT_GE(p.depth, 1);
+            EXPECT_LE(p.depth, kHopperFewDepth);
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(planned, 1500);
 }
 
 // A GPU's own variants and its library serve rows on 16 bytes, the portable kernels the others.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear for quantised weights and 1 to 64 rows: codes are streamed from memory, unpacked by warps of their own, and
+// linear for quantised weights and 1 to 64 rows, where K or rows do not fit linear_quantised_few.cuh and
+// linear_quantised_wide.cuh, and for experts: codes are streamed from memory, unpacked by warps of their own, and
 // multiplied with x by the tensor cores (sm_90a).
 //
 // Equal by memcmp to the portable linear for every M: each element of the weight is the float of linear_weight.h

@@ -48,7 +48,7 @@ struct HopperQuantisedParams {
 // ---- 1 to 8 rows (kernels/cuda/linear_quantised_few.cuh) ----
 
 enum {
-  kHopperFewSteps = 16,              // of a piece
+  kHopperPieceSteps = 16,            // of a piece
   kHopperFewDepth = 3,               // most pieces that a warp has requested ahead
   kHopperFewAtOnce = 12,             // most tiles at once
   kHopperFewTurns = 4,               // most warps that share a tile
@@ -57,9 +57,44 @@ enum {
 };
 // Steps that share one entry of a warp's scales.
 template <int Table, int Scheme>
-struct HopperFewScaleSteps {
+struct HopperPieceScaleSteps {
   static constexpr int value = (Scheme == kSchemeSubScale && Table == 0) || Scheme == kSchemeSubScaleMin ? 1 : 2;
 };
+
+// ---- more than 8 rows (kernels/cuda/linear_quantised_wide.cuh) ----
+
+enum {
+  kHopperQuantisedWideStages = 8,        // most stages of x in the ring
+  kHopperQuantisedWideSumsRow = 64 + 4,  // floats; padded so that neighbouring rows are in different banks
+  kHopperQuantisedWideAlignment = 1024   // of the ring
+};
+// Whether warpgroups take turns. With many rows of x each has a tile alone, and room for fewer operands.
+constexpr bool hopper_quantised_wide_turns(int rows) {
+  return rows <= 32;
+}
+// Most warpgroups that unpack and multiply, and threads: one more warp loads x.
+constexpr int hopper_quantised_wide_groups(int rows) {
+  return hopper_quantised_wide_turns(rows) ? 3 : 4;
+}
+constexpr int hopper_quantised_wide_threads(int rows) {
+  return 128 * hopper_quantised_wide_groups(rows) + 32;
+}
+// Bytes of a stage, 256 k of x, and of the sums of a tile, for so many rows of x.
+constexpr int hopper_quantised_wide_stage(int rows) {
+  return rows * 512;
+}
+constexpr int hopper_quantised_wide_sums(int rows) {
+  return rows * kHopperQuantisedWideSumsRow * 4;
+}
+// Here a unit is a tile: four panels, or (gated) two of gate and two of up; warpgroups take turns.
+struct HopperQuantisedWideParams {
+  HopperTensorMap x;
+  HopperQuantisedParams product;
+  int rows;    // of x, for each threadgroup
+  int stages;  // of the ring
+};
+
+// ---- experts ----
 
 // The same for sorted rows of experts (HopperMoeParams); linear.m is the number of rows in a tile.
 struct HopperMoeQuantisedParams {

@@ -289,6 +289,44 @@ void run_quantised(GpuBackend& gpu, const LinearProduct& product) {
   launch_planned(gpu, product, plan, p, x);
 }
 
+// ---- quantised weights, more than 8 rows ----
+
+HopperQuantisedWidePlan wide_plan(const GpuBackend& gpu, const LinearProduct& product, HopperQuantisedWideParams& p) {
+  const LinearArgs& args = product.args;
+  if (!is_quantised(product.weight.dtype()) || !fits(gpu, product, kHopperQuantisedWideRows)) return {};
+  if (args.x.rows <= kHopperQuantisedFewRows || reinterpret_cast<uintptr_t>(args.residual.data) % 16 != 0) return {};
+  p = {};
+  p.product.linear = params_of(product);
+  p.product.linear.normed = 0;
+  p.product.weight = weight_params(product.weight);
+  return hopper_quantised_wide_plan(p, gpu.device().info().compute_units);
+}
+
+bool map_rows_of_x(GpuBackend& gpu, const LinearProduct& product, HopperQuantisedWideParams& p) {
+  const Tensor& x = product.args.x;
+  return gpu.device().map_rows({x.data, x.rows, x.cols, x.stride, 1, p.rows, 1}, &p.x);
+}
+
+bool wide_serves(GpuBackend& gpu, const LinearProduct& product) {
+  HopperQuantisedWideParams p;
+  if (product.args.norm != nullptr) {
+    LinearArgs args;
+    return product.weight.k() % 8 == 0 && wide_serves(gpu, without_norm(product, args));
+  }
+  return wide_plan(gpu, product, p).launch.kernel != KernelId::kNone && map_rows_of_x(gpu, product, p);
+}
+
+void run_wide(GpuBackend& gpu, const LinearProduct& product) {
+  const LinearArgs& args = product.args;
+  if (args.norm != nullptr) return run_after_norm(gpu, product, run_wide);
+  HopperQuantisedWideParams p;
+  const HopperQuantisedWidePlan plan = wide_plan(gpu, product, p);
+  QUIRE_CHECK(map_rows_of_x(gpu, product, p), "wide_serves() has mapped these rows");
+  gpu.launch({plan.launch.kernel, product.type}, p, {args.out.data, product.weight.data, args.bias, args.residual.data},
+             {static_cast<uint32_t>(plan.launch.grid), static_cast<uint32_t>(plan.parts)},
+             static_cast<uint32_t>(plan.launch.threads), static_cast<uint32_t>(plan.launch.dynamic_memory));
+}
+
 }  // namespace
 
 const LinearPath kTallBeforeLibrary = {tall_beats_library, run_tall};
@@ -296,6 +334,7 @@ const LinearPath kTall = {tall_serves, run_tall};
 const LinearPath kNormAndTall = {norm_and_tall_serve, run_norm_and_tall};
 const LinearPath kFewRows = {few_serves, run_few};
 const LinearPath kNormAndFew = {norm_and_few_serve, run_norm_and_few};
+const LinearPath kQuantisedWide = {wide_serves, run_wide};
 const LinearPath kQuantised = {quantised_serves, run_quantised};
 
 }  // namespace quire::gpu::hopper

@@ -12,6 +12,8 @@ namespace {
 constexpr int kHalfShared = 113664;                  // that each of two threadgroups on a multiprocessor may have
 constexpr int kFewStageBytes = 16 * (128 * 2 + 16);  // of linear_few: 16 rows of W, 128 k
 constexpr int kFewInFlight = 32 * 1024;              // bytes that linear_quantised_few has requested ahead
+constexpr int kQuantisedWideInFlight = 64 * 1024;    // the same for linear_quantised_wide
+constexpr int kQuantisedWideFewestStages = 2;        // of x
 constexpr i64 kResidentBytes = 16 * 1024;            // x up to this size waits in shared memory, else it streams
 
 // linear_tall in several launches: up to so many rows of x, and launches.
@@ -94,12 +96,30 @@ FewKernel few_kernel(int kind) {
   switch (kind) {
 #define QUIRE_FEW_KERNEL(name, low, high, table, scheme) \
   case hopper_quantised_kind(low, high, table, scheme):  \
-    return {KernelId::kHopperFew_##name, HopperFewScaleSteps<table, scheme>::value};
+    return {KernelId::kHopperFew_##name, HopperPieceScaleSteps<table, scheme>::value};
     HOPPER_QUANTISED_KINDS(QUIRE_FEW_KERNEL)
 #undef QUIRE_FEW_KERNEL
     default:
       return {};
   }
+}
+KernelId wide_kernel(int kind, int rows) {
+  switch (kind) {
+#define QUIRE_WIDE_KERNEL(name, low, high, table, scheme) \
+  case hopper_quantised_kind(low, high, table, scheme):   \
+    return rows == 16   ? KernelId::kHopperWide16_##name  \
+           : rows == 32 ? KernelId::kHopperWide32_##name  \
+                        : KernelId::kHopperWide64_##name;
+    HOPPER_QUANTISED_KINDS(QUIRE_WIDE_KERNEL)
+#undef QUIRE_WIDE_KERNEL
+    default:
+      return KernelId::kNone;
+  }
+}
+// Whether groups that share a scale begin with a piece, and have whole pairs of steps.
+bool groups_fit_pieces(const WeightParams& w) {
+  if (w.scheme != kSchemeGroup && w.scheme != kSchemeE4M3) return true;
+  return w.group_steps % 2 == 0 && (kHopperPieceSteps % w.group_steps == 0 || w.group_steps % kHopperPieceSteps == 0);
 }
 // Warps of a threadgroup, and the bytes of shared memory.
 int few_warps(const HopperQuantisedParams& p) {
@@ -124,7 +144,7 @@ bool set_turns(HopperQuantisedParams& p, int turns) {
 bool fit_pieces(HopperQuantisedParams& p, int scale_steps) {
   const bool alone = p.turns == 1;
   const i64 piece = i64{few_warps(p)} * p.slot_bytes;
-  p.scale_bytes = (alone ? 2 : 1) * kHopperFewSteps / scale_steps * 16 * 8;
+  p.scale_bytes = (alone ? 2 : 1) * kHopperPieceSteps / scale_steps * 16 * 8;
   p.depth =
       alone ? kHopperFewDepth : std::min<int>(static_cast<int>((kFewInFlight + piece - 1) / piece), kHopperFewDepth);
   while (p.depth > (alone ? 2 : 1) && few_memory(p) > kHopperMostShared) p.depth--;
@@ -237,12 +257,8 @@ HopperLinearPlan hopper_quantised_few_plan(HopperQuantisedParams& p, int multipr
   if (l.m < 1 || l.m > kHopperQuantisedFewRows || l.k % 64 != 0 || l.k > 1 << 20) return {};
   if (w.form != kWeightQuantised || (gated && l.n % 32 != 0)) return {};
   if (l.normed && l.m > kHopperQuantisedNormRows) return {};
-  // Two steps share a scale, and the groups of a piece begin with it.
-  const bool grouped = w.scheme == kSchemeGroup || w.scheme == kSchemeE4M3;
-  if (grouped &&
-      (w.group_steps % 2 != 0 || (kHopperFewSteps % w.group_steps != 0 && w.group_steps % kHopperFewSteps != 0)))
-    return {};
-  set_parts(p, kHopperFewSteps);
+  if (!groups_fit_pieces(w)) return {};
+  set_parts(p, kHopperPieceSteps);
   set_units(p);
   p.units = gated ? p.gate_panels : p.panels;
   p.x_row = (l.k + 8) * 2;
@@ -256,6 +272,44 @@ HopperLinearPlan hopper_quantised_few_plan(HopperQuantisedParams& p, int multipr
     return {few.kernel, grid, 32 * few_warps(p), static_cast<int>(few_memory(p))};
   }
   return {};
+}
+
+// As many tiles at once as a multiprocessor has to serve, or a part of these. A tile alone has several warpgroups, and
+// no more rows of x than leave them room; other threadgroups have the other rows.
+HopperQuantisedWidePlan hopper_quantised_wide_plan(HopperQuantisedWideParams& wide, int multiprocessors) {
+  HopperQuantisedParams& p = wide.product;
+  const HopperLinearParams& l = p.linear;
+  const bool gated = l.epilogue == kHopperGated;
+  if (l.m < 1 || l.m > kHopperQuantisedWideRows || l.k % 64 != 0 || l.k > 1 << 20 || l.normed != 0) return {};
+  if (p.weight.form != kWeightQuantised || (gated && l.n % 32 != 0) || l.n % 4 != 0) return {};
+  if (l.out_stride % 4 != 0 || l.residual_stride % 4 != 0 || !groups_fit_pieces(p.weight)) return {};
+  set_parts(p, kHopperPieceSteps);
+  set_units(p);
+  p.units = gated ? groups(p.gate_panels, 2) : groups(p.panels, 4);
+  HopperQuantisedWidePlan plan;
+  const int most_rows = p.units * groups(l.m, 32) > multiprocessors ? 64 : 32;
+  plan.parts = groups(l.m, most_rows);
+  while (plan.parts * 2 * p.units <= multiprocessors && l.m > 16 * plan.parts) plan.parts *= 2;
+  wide.rows = groups(groups(l.m, plan.parts), 8) * 8;
+  plan.parts = groups(l.m, wide.rows);
+  const int grid = std::min(p.units, std::max(1, multiprocessors / plan.parts)), most = groups(p.units, grid);
+  // Of the kernel: only that for many rows has four tiles at once.
+  const int rows = wide.rows > 32 || most == hopper_quantised_wide_groups(64) ? 64 : wide.rows > 16 ? 32 : 16;
+  const int most_groups = hopper_quantised_wide_groups(rows);
+  p.at_once = groups(most, groups(most, most_groups));
+  p.turns = hopper_quantised_wide_turns(rows) ? std::min(most_groups / p.at_once, groups(l.k, 256)) : 1;
+  const int in_all = p.at_once * p.turns;
+  p.scale_bytes = kHopperPieceSteps / few_kernel(p.kind).scale_steps * 16 * 8;
+  const int left = kHopperMostShared - kHopperQuantisedWideAlignment -
+                   in_all * (4 * p.scale_bytes + hopper_quantised_wide_sums(rows));
+  const int piece = 4 * in_all * p.slot_bytes, stage = hopper_quantised_wide_stage(rows);
+  p.depth = std::clamp(groups(kQuantisedWideInFlight, piece), 2, int{kHopperFewDepth});
+  while (p.depth > 1 && left - p.depth * piece < (kQuantisedWideFewestStages + 1) * stage) p.depth--;
+  wide.stages = std::min((left - p.depth * piece) / stage, int{kHopperQuantisedWideStages});
+  if (wide.stages < std::max(p.turns, kQuantisedWideFewestStages)) return {};
+  plan.launch = {wide_kernel(p.kind, rows), grid, 128 * in_all + 32,
+                 kHopperMostShared - left + p.depth * piece + wide.stages * stage};
+  return plan;
 }
 
 }  // namespace quire::gpu

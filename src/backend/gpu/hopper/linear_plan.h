@@ -48,5 +48,11 @@ bool hopper_tall_joins_lora(const HopperTallPlan& plan, int k, int64_t runs, int
 HopperLinearPlan hopper_quantised_plan(HopperQuantisedParams& p, int multiprocessors);
 // linear_quantised_few, for up to kHopperQuantisedFewRows rows that fit the memory of a multiprocessor.
 HopperLinearPlan hopper_quantised_few_plan(HopperQuantisedParams& p, int multiprocessors);
+// linear_quantised_wide, for more rows. `product` has been filled in as for the others, `x` is filled in by the caller.
+struct HopperQuantisedWidePlan {
+  HopperLinearPlan launch;  // kNone: this kernel does not serve it
+  int parts = 1;            // threadgroups that share the rows of x
+};
+HopperQuantisedWidePlan hopper_quantised_wide_plan(HopperQuantisedWideParams& p, int multiprocessors);
 
 }  // namespace quire::gpu
