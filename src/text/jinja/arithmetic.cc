@@ -7,16 +7,17 @@
 #include "text/jinja/operators.h"
 
 namespace quire::text::jinja {
+
+void fail_large_int() {
+  fail("an integer is larger than 64 bits, which is not supported");
+}
+
 namespace {
 
 [[noreturn]] void fail_operands(const char* symbol, const Value& a, const Value& b) {
   if (a.is_undefined()) fail_undefined(a);
   if (b.is_undefined()) fail_undefined(b);
   fail({"unsupported operand type(s) for ", symbol, ": '", python_type_name(a), "' and '", python_type_name(b), "'"});
-}
-
-[[noreturn]] void fail_overflow() {
-  fail("an integer is larger than 64 bits, which is not supported");
 }
 
 bool both_int(const Value& a, const Value& b) {
@@ -80,9 +81,9 @@ double python_float_floor_divide(double a, double b) {
 int64_t integer_power(int64_t base, int64_t exponent) {
   int64_t result = 1;
   while (exponent > 0) {
-    if ((exponent & 1) != 0 && __builtin_mul_overflow(result, base, &result)) fail_overflow();
+    if ((exponent & 1) != 0 && __builtin_mul_overflow(result, base, &result)) fail_large_int();
     exponent >>= 1;
-    if (exponent > 0 && __builtin_mul_overflow(base, base, &base)) fail_overflow();
+    if (exponent > 0 && __builtin_mul_overflow(base, base, &base)) fail_large_int();
   }
   return result;
 }
@@ -101,7 +102,7 @@ Value add(Heap& heap, const Value& a, const Value& b) {
   }
   if (both_int(a, b)) {
     int64_t sum;
-    if (__builtin_add_overflow(a.as_int(), b.as_int(), &sum)) fail_overflow();
+    if (__builtin_add_overflow(a.as_int(), b.as_int(), &sum)) fail_large_int();
     return Value::integer(sum);
   }
   if (both_numbers(a, b)) return Value::real(a.as_real() + b.as_real());
@@ -120,7 +121,7 @@ Value add(Heap& heap, const Value& a, const Value& b) {
 Value subtract(const Value& a, const Value& b) {
   if (both_int(a, b)) {
     int64_t difference;
-    if (__builtin_sub_overflow(a.as_int(), b.as_int(), &difference)) fail_overflow();
+    if (__builtin_sub_overflow(a.as_int(), b.as_int(), &difference)) fail_large_int();
     return Value::integer(difference);
   }
   if (both_numbers(a, b)) return Value::real(a.as_real() - b.as_real());
@@ -130,7 +131,7 @@ Value subtract(const Value& a, const Value& b) {
 Value multiply(Heap& heap, const Value& a, const Value& b) {
   if (both_int(a, b)) {
     int64_t product;
-    if (__builtin_mul_overflow(a.as_int(), b.as_int(), &product)) fail_overflow();
+    if (__builtin_mul_overflow(a.as_int(), b.as_int(), &product)) fail_large_int();
     return Value::integer(product);
   }
   if (both_numbers(a, b)) return Value::real(a.as_real() * b.as_real());
@@ -182,7 +183,7 @@ Value power(const Value& a, const Value& b) {
 Value negate(const Value& a) {
   if (a.is(Type::kFloat)) return Value::real(-a.as_real());
   if (a.is_int_like()) {
-    if (a.as_int() == INT64_MIN) fail_overflow();
+    if (a.as_int() == INT64_MIN) fail_large_int();
     return Value::integer(-a.as_int());
   }
   if (a.is_undefined()) fail_undefined(a);

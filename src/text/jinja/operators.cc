@@ -22,8 +22,9 @@ const char* type_name(Type type) {
     case Type::kBool:
       return "bool";
     case Type::kInt:
-    case Type::kLongInt:
       return "int";
+    case Type::kLongInt:
+      return "int of more than 64 bits";
     case Type::kFloat:
       return "float";
     case Type::kString:
@@ -392,7 +393,7 @@ bool item_at(Heap& heap, const Value& value, int64_t index, Value* out) {
       return true;
     case Type::kRange: {
       const auto& range = value.as<RangeObject>();
-      *out = Value::integer(range.start + index * range.step);
+      *out = Value::integer(range.at(index));
       return true;
     }
     default:
@@ -464,8 +465,8 @@ Value slice(Heap& heap, const Value& value, const Value& start_value, const Valu
   if (value.is(Type::kRange)) {
     const auto& range = value.as<RangeObject>();
     auto* part = heap.make<RangeObject>();
-    part->start = range.start + start * range.step;
-    part->step = range.step * step;
+    part->start = range.at(start);
+    if (__builtin_mul_overflow(range.step, step, &part->step)) fail_large_int();
     if (__builtin_mul_overflow(count, part->step, &part->stop) ||
         __builtin_add_overflow(part->stop, part->start, &part->stop)) {
       part->stop = part->step > 0 ? INT64_MAX : INT64_MIN;
@@ -569,7 +570,7 @@ bool Iterator::next(Value& out) {
     case Type::kRange: {
       const auto& range = source_.as<RangeObject>();
       if (static_cast<int64_t>(position_) >= range.size()) return false;
-      out = Value::integer(range.start + static_cast<int64_t>(position_++) * range.step);
+      out = Value::integer(range.at(static_cast<int64_t>(position_++)));
       return true;
     }
     case Type::kDict:

@@ -47,6 +47,8 @@ void append_json(Heap& heap, MarkedText& out, const Value& value, const JsonStyl
 MarkedText pretty_print(Heap& heap, const Value& value);  // pprint.pformat
 
 // --- Arithmetic ---
+// Throws the error of a result that 64 bits cannot hold.
+[[noreturn]] void fail_large_int();
 Value add(Heap& heap, const Value& a, const Value& b);
 Value subtract(const Value& a, const Value& b);
 Value multiply(Heap& heap, const Value& a, const Value& b);

@@ -70,6 +70,40 @@ TEST(Jinja, ComputesAsPythonDoes) {
   EXPECT_NE(error_of("{{ 'a' + 1 }}").find("can only concatenate str"), std::string::npos);
 }
 
+// Ranges and round() used to compute products that 64 bits cannot hold, and the errors said that an int is not an int.
+TEST(Jinja, ComputesWithTheLargestIntegersAndNamesLargerOnes) {
+  expect_all({
+      {"{{ range(-9223372036854775807 - 1, 9223372036854775807, 4611686018427387904)|list }}",
+       "[-9223372036854775808, -4611686018427387904, 0, 4611686018427387904]"},
+      {"{{ range(-9223372036854775807, 9223372036854775807, 4611686018427387904)[3] }}", "4611686018427387905"},
+      {"{{ range(-9223372036854775807, 9223372036854775807, 4611686018427387904)[3:]|list }}",
+       "[4611686018427387905]"},
+      {"{{ -9223372036854775807 // -1 }} {{ (-9223372036854775807 - 1) % -1 }}", "9223372036854775807 0"},
+      {"{{ 9223372036854775804|round(-1, 'common') }} {{ -9223372036854775804|round(-1) }}",
+       "9223372036854775800 -9223372036854775800"},
+      {"{{ 15|round(-1) }} {{ 25|round(-1) }} {{ -15|round(-1) }} {{ -25|round(-1) }} {{ -26|round(-1) }}",
+       "20 20 -20 -20 -30"},
+  });
+  for (const char* wide : {
+           "{{ range(-9223372036854775807, 9223372036854775807, 9223372036854775807)[0::2]|list }}",
+           "{{ (-9223372036854775807 - 1)|round(-1) }}", "{{ 9223372036854775807|round(-1) }}",
+           "{{ -(-9223372036854775807 - 1) }}", "{{ (-9223372036854775807 - 1) // -1 }}",
+           "{{ (-9223372036854775807 - 1)|abs }}", "{{ 2 ** 63 }}", "{{ 9223372036854775808 }}",
+           "{{ '9223372036854775808'|int }}", "{{ 1e19|int }}"}) {
+    EXPECT_NE(error_of(wide).find("64 bits"), std::string::npos) << wide << ": " << error_of(wide);
+  }
+  const json::Value values = context(R"({"large": 18446744073709551616, "xs": [1]})");
+  const auto with_large = [&](const char* source) { return Template::parse(source)->render(values); };
+  EXPECT_EQ(*with_large("{{ large }} {{ large|tojson }} {{ large is number }} {{ large == large }}"),
+            "18446744073709551616 18446744073709551616 True True");
+  for (const char* source : {"{{ large + 1 }}", "{{ 1 * large }}", "{{ -large }}", "{{ large < 3 }}", "{{ large|abs }}",
+                             "{{ large|round }}", "{{ '%d' % large }}", "{{ xs[large] }}", "{{ range(large) }}"}) {
+    const auto result = with_large(source);
+    ASSERT_FALSE(result.ok()) << source;
+    EXPECT_NE(result.error().message.find("64 bits"), std::string::npos) << source << ": " << result.error().message;
+  }
+}
+
 TEST(Jinja, CountsTextInCodePoints) {
   expect_all({
       {"{{ uni|length }} {{ uni[1] }} {{ uni[-1] }} {{ uni[6:8] }} {{ uni[::-1] }}", "10 é 😀 你好 😀 好你 olléh"},

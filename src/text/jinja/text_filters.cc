@@ -296,10 +296,6 @@ Value unsupported_filter(Interpreter&, const Value&, Args&) {
 
 // --- Numbers ---
 
-[[noreturn]] void fail_large_int() {
-  fail("an integer is larger than 64 bits, which is not supported");
-}
-
 Value int_from_float(double d, bool* ok) {
   *ok = std::isfinite(d);
   if (!*ok) return Value();
@@ -360,10 +356,10 @@ Value round_integer(int64_t value, int64_t digits) {
   if (digits < -18) return Value::integer(0);
   const auto step = static_cast<int64_t>(unit.as_real());
   const int64_t rest = ((value % step) + step) % step;
-  const int64_t down = value - rest;
-  const bool up = rest * 2 > step || (rest * 2 == step && (down / step) % 2 != 0);
-  int64_t rounded = down;
-  if (up && __builtin_add_overflow(down, step, &rounded)) fail_large_int();
+  int64_t tens = value / step - (value < 0 && rest != 0 ? 1 : 0);  // of the multiple of `step` that is not above it
+  if (rest * 2 > step || (rest * 2 == step && tens % 2 != 0)) ++tens;
+  int64_t rounded = 0;
+  if (__builtin_mul_overflow(tens, step, &rounded)) fail_large_int();
   return Value::integer(rounded);
 }
 

@@ -350,4 +350,9 @@ int64_t RangeObject::size() const {
   return static_cast<int64_t>(std::min<uint64_t>(count, INT64_MAX));
 }
 
+int64_t RangeObject::at(int64_t index) const {
+  return static_cast<int64_t>(static_cast<uint64_t>(start) +
+                              static_cast<uint64_t>(index) * static_cast<uint64_t>(step));
+}
+
 }  // namespace quire::text::jinja

@@ -205,6 +205,7 @@ struct NamespaceObject : Object {
 struct RangeObject : Object {
   int64_t start = 0, stop = 0, step = 1;
   int64_t size() const;
+  int64_t at(int64_t index) const;  // start + index * step, modulo 2^64: the product alone may need more bits
 };
 
 struct DictViewObject : Object {
