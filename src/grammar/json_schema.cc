@@ -93,23 +93,35 @@ Status SchemaEmitter::finish() {
 
 }  // namespace schema
 
-Result<Symbol> add_json_schema(Grammar& grammar, const json::Value& schema, const JsonOptions& options) {
-  RegexStore& store = grammar.regexes();
-  Regex white_space = store.empty();
-  if (options.any_whitespace) {
-    if (options.whitespace_pattern) {
-      QUIRE_ASSIGN(white_space, parse_regex(store, *options.whitespace_pattern));
-    } else {
-      white_space = store.repeat(store.bytes(ByteSet::of(" \t\n\r")), 0);
-    }
+namespace {
+
+// What may stand between the tokens of JSON.
+Result<Regex> white_space_of(RegexStore& store, const JsonOptions& options) {
+  if (!options.any_whitespace) return store.empty();
+  const Regex any = store.repeat(store.bytes(ByteSet::of(" \t\n\r")), 0);
+  if (!options.whitespace_pattern) return any;
+  auto wanted = parse_regex(store, *options.whitespace_pattern);
+  if (!wanted.ok()) return invalid_argument({"whitespace_pattern: ", wanted.error().message});
+  const Regex allowed = store.both(*wanted, any);  // \s has characters that JSON does not take for white space
+  if (store.is_nothing(allowed).value_or(false)) {
+    return invalid_argument({"whitespace_pattern '", *options.whitespace_pattern,
+                             "' matches no white space of JSON (spaces, tabs, line feeds and carriage returns); write "
+                             "one that does, or an empty one for none."});
   }
+  return allowed;
+}
+
+}  // namespace
+
+Result<Symbol> add_json_schema(Grammar& grammar, const json::Value& schema, const JsonOptions& options) {
+  QUIRE_ASSIGN(const Regex white_space, white_space_of(grammar.regexes(), options));
   const std::optional<schema::Style> style = schema::style_of(options.style);
   if (!style) return invalid_argument({"The style \"", options.style, "\" of a JSON schema is not known."});
   if (!schema.is_object() && !schema.is_bool())
     return invalid_argument(
         {"A JSON schema must be an object or a boolean, not ", std::string(json::describe(schema.kind())), "."});
   QUIRE_ASSIGN(schema::SchemaDocument document, schema::SchemaDocument::make(schema));
-  schema::SchemaEvaluator evaluator(store, document);
+  schema::SchemaEvaluator evaluator(grammar.regexes(), document);
   schema::SchemaEmitter emitter(grammar, evaluator, options, white_space);
   const schema::ConjId root = evaluator.conjunction_of(0);
   Result<Symbol> out = *style == schema::Style::kJson ? emitter.value(root) : emitter.tagged_object(root, *style);

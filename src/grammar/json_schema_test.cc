@@ -271,6 +271,14 @@ TEST(JsonSchema, Options) {
   EXPECT_TRUE(Schema(schema, pattern).accepts(R"({ "a" : [ 1 , 2 ] })"));
   EXPECT_FALSE(Schema(schema, pattern).accepts(R"({  "a":[1,2]})"));
   EXPECT_FALSE(Schema(schema).accepts(R"( {"a":[1,2]})"));
+  pattern.whitespace_pattern = "[\\sx]?";  // only what JSON takes for white space
+  EXPECT_TRUE(Schema(schema, pattern).accepts("{\"a\":\n[]}"));
+  EXPECT_FALSE(Schema(schema, pattern).accepts("{\"a\":\v[]}"));
+  EXPECT_FALSE(Schema(schema, pattern).accepts(R"({"a":x[]})"));
+  for (const char* wrong : {"x", "(", " +x"}) {
+    pattern.whitespace_pattern = wrong;
+    EXPECT_NE(Schema(schema, pattern).error().find("whitespace_pattern"), std::string::npos) << wrong;
+  }
   JsonOptions closed;
   closed.additional_properties = false;
   EXPECT_TRUE(Schema(schema, closed).accepts(R"({"a":[]})"));

@@ -86,6 +86,26 @@ def test_members_come_in_the_order_of_the_schema_unless_any_is_allowed(server):
     assert len(orders[True]) > 1 and all(sorted(order) == ["a", "b", "c"] for order in orders[True])
 
 
+def test_white_space_is_as_the_options_say(server):
+    schema = {"type": "object", "properties": {"a": {"type": "boolean"}, "b": {"type": "array", "items": {"type": "null"},
+              "minItems": 2, "maxItems": 2}}, "required": ["a", "b"]}
+    tight = r'\{"a":(true|false),"b":\[null,null\]\}'
+    # Each option, the whole answers that it allows, and whether white space must have been seen.
+    cases = [({"disable_any_whitespace": True}, tight), ({"whitespace_pattern": ""}, tight),
+             ({"whitespace_pattern": " "}, r'\{ "a" : (true|false) , "b" : \[ null , null \] \}'),
+             ({"whitespace_pattern": r"\n{1,2}"}, r'\{\n+"a"\n+:\n+(true|false)\n+,\n+"b"\n+:\n+\[\n+null\n+,\n+null\n+\]\n+\}')]
+    for options, pattern in cases:
+        for seed in range(3):
+            (choice,) = chat(server, {"structured_outputs": {"json": schema} | options, "seed": seed})
+            assert choice["finish_reason"] == "stop", choice
+            assert re.fullmatch(pattern, choice["message"]["content"]), (options, choice["message"]["content"])
+    for options, words in (({"whitespace_pattern": "("}, "whitespace_pattern"), ({"whitespace_pattern": "x"}, "whitespace_pattern"),
+                           ({"whitespace_pattern": 3}, "whitespace_pattern"),
+                           ({"disable_any_whitespace": "yes"}, "disable_any_whitespace")):
+        answer = server.post("/v1/chat/completions", {"messages": MESSAGES, "structured_outputs": {"json": schema} | options})
+        assert answer.status_code == 400 and words in answer.json()["error"]["message"], answer.text
+
+
 def test_json_object_is_an_object(server):
     for seed in range(4):
         (choice,) = chat(server, {"response_format": {"type": "json_object"}, "structured_outputs": COMPACT, "seed": seed,
