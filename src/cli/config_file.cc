@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the lines of a configuration, which are a small part of YAML, and joins members into JSON.
+// Reads the lines of a configuration, which are a small part of YAML, joins members into JSON, and spreads lists.
 #include "cli/config_file.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <iterator>
 #include <string_view>
 #include <utility>
@@ -116,6 +117,18 @@ bool has_flag(const std::vector<std::string>& arguments, const std::string& flag
   });
 }
 
+// Whether MODEL stands right behind `serve`.
+bool begins_with_model(const std::vector<std::string>& arguments) {
+  return arguments.size() > 1 && !arguments[1].starts_with('-');
+}
+
+// Whether a word is a model's file or folder, possibly as NAME=MODEL.
+bool is_model_file(const std::string& word) {
+  const std::string file = word.substr(word.find('=') + 1);
+  std::error_code error;
+  return file.ends_with(".gguf") || std::filesystem::exists(file, error);
+}
+
 // Sets a member of a member ... of `object`; `path` is "a.b" or, to append to a list, "a.b+".
 void set_member(json::Value& object, std::string_view path, json::Value value) {
   const size_t dot = path.find('.');
@@ -145,7 +158,7 @@ Result<std::vector<std::string>> with_config_file(std::vector<std::string> argum
   const std::string file = joined ? flag->substr(9) : *(flag + 1);
   QUIRE_ASSIGN(const std::string text, read_file(file));
   QUIRE_ASSIGN(const std::vector<Setting> settings, ConfigReader(file).read(text));
-  const bool names_model = arguments.size() > 1 && !arguments[1].starts_with('-');  // MODEL right behind `serve`
+  const bool names_model = begins_with_model(arguments);
   std::vector<std::string> out;
   for (const auto& [name, value] : settings) {
     const std::string whole = name.substr(0, name.find('.'));
@@ -159,6 +172,33 @@ Result<std::vector<std::string>> with_config_file(std::vector<std::string> argum
   // Last, because a flag that takes a list would also take a MODEL that follows it.
   arguments.insert(std::find(arguments.begin(), arguments.end(), "--"), out.begin(), out.end());
   return arguments;
+}
+
+Result<std::vector<std::string>> spread_lists(std::vector<std::string> arguments) {
+  if (!begins_with_model(arguments) && !has_flag(arguments, "--model") && !has_flag(arguments, "--models-dir")) {
+    return arguments;
+  }
+  std::vector<std::string> out;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string flag = arguments[i];
+    out.push_back(flag);
+    if (flag == "--") {
+      std::move(arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1, arguments.end(), std::back_inserter(out));
+      break;
+    }
+    const bool keys = flag == "--api-key";
+    if (!keys && flag != "--served-model-name") continue;
+    for (bool first = true; i + 1 < arguments.size() && !arguments[i + 1].starts_with('-'); first = false) {
+      const std::string& word = arguments[++i];
+      if (!first && keys && is_model_file(word)) {
+        return invalid_argument({"--api-key takes all words up to the next flag as keys, but '", word,
+                                 "' is a model: put it in front of the flags"});
+      }
+      if (!first) out.push_back(flag);
+      out.push_back(word);
+    }
+  }
+  return out;
 }
 
 std::vector<std::string> join_members(std::vector<std::string> arguments) {

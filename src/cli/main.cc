@@ -105,6 +105,7 @@ int run(int argc, const char* const* argv) {
   }
   if (!arguments.empty() && arguments[0] == "serve") {
     auto expanded = with_config_file(std::move(arguments));
+    if (expanded.ok()) expanded = spread_lists(std::move(*expanded));
     if (!expanded.ok()) return report(expanded.error());
     arguments = std::move(*expanded);
   }

@@ -155,7 +155,7 @@ void add_listen_flags(CLI::App& app, ServeFlags& f) {
 
 void add_access_flags(CLI::App& app, ServeFlags& f) {
   constexpr const char* kGroup = "Access";
-  add(app, kGroup, "--api-key", f.api_keys, "Key that clients must send; may be repeated");
+  add(app, kGroup, "--api-key", f.api_keys, "Key that clients must send. Several: MODEL --api-key K1 K2, or repeat the flag");
   add(app, kGroup, "--api-key-file", f.api_key_file,
       "JSON file with keys, their names and limits: {\"keys\": [{\"name\": ..., \"key\": ..., \"requests_per_minute\": "
       "..., \"tokens_per_minute\": ..., \"max_sequences\": ...}, ...]}")
@@ -211,7 +211,8 @@ std::string parser_value(const std::vector<std::string_view>& names) {
 void add_api_flags(CLI::App& app, ServeFlags& f) {
   constexpr const char* kGroup = "API";
   add(app, kGroup, "--served-model-name", f.served_names,
-      "Name of the model in requests; may be repeated, the first is used in responses");
+      "Name of the model in requests. Several: MODEL --served-model-name A B, or repeat the flag; the first is used in "
+      "responses");
   add(app, kGroup, "--chat-template-content-format", f.content_format,
       "Format of message content for the chat template: auto, string or openai")
       ->capture_default_str()

@@ -26,6 +26,19 @@ def ask(server, key: str, body: dict = SMALL, path: str = "/v1/completions"):
     return server.post(path, body, headers={"Authorization": f"Bearer {key}"} if key else {})
 
 
+def test_several_keys_may_follow_one_flag_as_in_vllm(start, folder):
+    """They were taken for models."""
+    one = start("tiny", "--api-key", "k1", "k2", "--served-model-name", "first", "second", "--max-num-seqs", 2)
+    for key, status in (("k1", 200), ("k2", 200), ("first", 401), ("tiny", 401)):
+        assert ask(one, key).status_code == status, key
+    names = one.http.get("/v1/models", headers={"Authorization": "Bearer k2"}).json()["data"]
+    assert [model["id"] for model in names] == ["first", "second"]
+    one.stop()
+    run = subprocess.run([BIN_DIR / "quire", "serve", "tiny", "--api-key", "k1", "tiny"], cwd=folder, capture_output=True,
+                         text=True, timeout=60)
+    assert run.returncode == 2 and "'tiny' is a model: put it in front of the flags" in run.stderr, run.stderr
+
+
 def test_every_key_is_accepted(keyed):
     for key in ("sk-ada", "sk-few", "sk-narrow", "sk-plain"):
         assert ask(keyed, key).status_code == 200
