@@ -25,6 +25,13 @@ bool is_json(const HttpRequest& request) {
   return media == "application/json";
 }
 
+// Whether a Content-Encoding leaves a body as it is.
+bool is_identity(std::string_view encoding) {
+  std::string name(encoding);
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  return name.empty() || name == "identity";
+}
+
 // The end of the JSON string that begins at `at`, behind its closing quote; npos if there is none.
 size_t end_of_string(std::string_view text, size_t at) {
   for (++at; at < text.size(); ++at) {
@@ -220,6 +227,15 @@ void Host::handle(HttpRequest request, ReplyPtr reply) {
     return refuse(request, *reply,
                   {400, "Bad Request",
                    "Unsupported Media Type: the body must come with the header Content-Type: application/json.", ""});
+  }
+  if (const std::string* encoding = request.header("Content-Encoding");
+      encoding != nullptr && route->options.schema != nullptr && !is_identity(*encoding)) {
+    return refuse(request, *reply,
+                  {415, "Unsupported Media Type",
+                   "The body comes with Content-Encoding: " + utf8::beginning(*encoding, 100) +
+                       ", but this server does not decompress: send the JSON as it is, without that header.",
+                   ""},
+                  {{"Accept-Encoding", "identity"}});
   }
   if (route->host_endpoint != nullptr && !route->options.slow) return route->host_endpoint(*this, request, reply);
   if (route->host_endpoint == nullptr && !has_several()) return start(*route, 0, std::move(request), std::move(reply));

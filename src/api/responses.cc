@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// /v1/responses: answers a conversation in the form of OpenAI's Responses API.
+// /v1/responses and /v1/responses/input_tokens: conversations in the form of OpenAI's Responses API.
 #include <algorithm>
 #include <ctime>
 
@@ -348,6 +348,25 @@ std::string echo_of(const Body& body, const sampling::SamplingParams& params) {
   return w.take();
 }
 
+// What the template is given of the request.
+ApiResult<ChatInput> read_conversation(const Body& body, const HttpRequest& request) {
+  QUIRE_ASSIGN(ChatInput chat, read_responses_input(body));
+  chat.cancelled = request.cancelled;
+  chat.kwargs = body.take("chat_template_kwargs");
+  QUIRE_TRY(read_effort(body, chat));
+  return chat;
+}
+
+ApiResult<int64_t> count_input(const Service& service, const HttpRequest& request) {
+  QUIRE_ASSIGN(const Body body, Body::parse(request.body, input_tokens_schema()));
+  QUIRE_TRY(service.check_model(body));
+  QUIRE_ASSIGN(const ToolSet tools, read_responses_tools(body));
+  QUIRE_ASSIGN(ChatInput chat, read_conversation(body, request));
+  show_tools(service, tools, chat);
+  QUIRE_ASSIGN(const ChatTokens prompt, chat_tokens(service, std::move(chat)));
+  return static_cast<int64_t>(prompt.ids.size());
+}
+
 ApiStatus start_responses(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
   QUIRE_ASSIGN(const Body body, Body::parse(request.body, responses_schema()));
   QUIRE_TRY(service.check_model(body));
@@ -356,10 +375,7 @@ ApiStatus start_responses(Service& service, const HttpRequest& request, const Re
   QUIRE_ASSIGN(llm::ConstraintSpec constraint, read_constraint(body));
   QUIRE_ASSIGN(GenerationOptions options, read_options(request, body, service, "resp_"));
   QUIRE_ASSIGN(const ToolSet tools, read_responses_tools(body));
-  QUIRE_ASSIGN(ChatInput chat, read_responses_input(body));
-  chat.cancelled = request.cancelled;
-  chat.kwargs = body.take("chat_template_kwargs");
-  QUIRE_TRY(read_effort(body, chat));
+  QUIRE_ASSIGN(ChatInput chat, read_conversation(body, request));
 
   Responses::Options own;
   const std::vector<std::string> include = body.strings("include");
@@ -393,6 +409,14 @@ ApiStatus start_responses(Service& service, const HttpRequest& request, const Re
 
 void serve_responses(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
   if (auto started = start_responses(service, request, reply); !started.ok()) send_error(*reply, started.error());
+}
+
+void serve_input_tokens(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
+  auto count = count_input(service, request);
+  if (!count.ok()) return send_error(*reply, count.error());
+  JsonWriter w;
+  w.open_object().member("object", "response.input_tokens").member_int("input_tokens", *count).close_object();
+  send_json(*reply, w.take());
 }
 
 void serve_response_by_id(Host&, const HttpRequest& request, const ReplyPtr& reply) {

@@ -27,6 +27,8 @@ constexpr Route kRoutes[] = {
     post("/v1/completions", serve_completions, "Continues a text.", {.schema = completion_schema, .generates = true}),
     post("/v1/responses", serve_responses, "Answers a conversation, in OpenAI's newer form.",
          {.schema = responses_schema, .generates = true}),
+    post("/v1/responses/input_tokens", serve_input_tokens, "Counts the tokens of such a conversation.",
+         {.schema = input_tokens_schema}),
     get("/v1/responses/{id}", serve_response_by_id, "Always a 404: answers are not kept.", {.any_method = true}),
     post("/v1/responses/{id}/cancel", serve_response_by_id,
          "Always a 404: answers are not kept; close the connection instead.", {.any_method = true}),

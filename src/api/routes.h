@@ -57,7 +57,7 @@ bool needs_key(std::string_view path);
 Endpoint serve_chat;                                                           // chat.cc
 Endpoint serve_completions;                                                    // completions.cc
 Endpoint serve_invocations;                                                    // invocations.cc
-Endpoint serve_responses;                                                      // responses.cc
+Endpoint serve_responses, serve_input_tokens;                                  // responses.cc
 Endpoint serve_messages, serve_count_tokens;                                   // messages.cc
 Endpoint serve_tokenizer_info;                                                 // models.cc
 Endpoint serve_tokenize, serve_detokenize;                                     // tokenize.cc

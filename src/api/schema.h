@@ -64,6 +64,7 @@ struct Schema {
 const Schema& completion_schema();
 const Schema& chat_schema();
 const Schema& responses_schema();
+const Schema& input_tokens_schema();
 const Schema& messages_schema();
 const Schema& count_tokens_schema();
 const Schema& tokenize_schema();

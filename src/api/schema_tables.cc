@@ -223,6 +223,15 @@ const Schema& responses_schema() {
   return schema;
 }
 
+const Schema& input_tokens_schema() {
+  static const Schema schema{
+      "InputTokensRequest", "OpenAI's token count: the prompt that /v1/responses would make of the same body.",
+      picked(responses_schema().fields,
+             "model input instructions text tools tool_choice parallel_tool_calls reasoning truncation "
+             "previous_response_id conversation prompt chat_template_kwargs")};
+  return schema;
+}
+
 const Schema& messages_schema() {
   static const Schema schema{
       "MessagesRequest",

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The routes one by one, over plain HTTP: the small endpoints, the tables, models without a tokenizer."""
 
+import gzip
 import json
 import pathlib
 import re
@@ -32,6 +33,19 @@ def test_unknown_paths_and_methods(server):
     answer = server.http.post("/v1/completions", content="prompt=hello",
                               headers={"Content-Type": "application/x-www-form-urlencoded"})
     assert answer.status_code == 400 and "application/json" in answer.json()["error"]["message"]
+
+
+def test_a_compressed_body_is_refused_by_name(server):
+    """It used to be called malformed JSON."""
+    body = gzip.compress(b'{"prompt": "hello"}')
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    for path in ("/v1/completions", "/v1/chat/completions", "/v1/messages", "/v1/embeddings"):
+        answer = server.http.post(path, content=body, headers=headers)
+        assert answer.status_code == 415 and answer.headers["Accept-Encoding"] == "identity", answer.text
+        assert "Content-Encoding: gzip" in answer.json()["error"]["message"], answer.text
+    plain = {"Content-Type": "application/json", "Content-Encoding": "Identity"}
+    answer = server.http.post("/v1/completions", content=b'{"prompt": "hello", "max_tokens": 1}', headers=plain)
+    assert answer.status_code == 200
 
 
 @pytest.mark.parametrize("body", ["", "{", "[]", "null", "\"x\"", "{\"prompt\": \"x\"", "[" * 100, "{\"prompt\": NaN}"])

@@ -11,6 +11,7 @@ BASES = {
     "CompletionRequest": ("/v1/completions", {"prompt": "a", "max_tokens": 1}),
     "ChatCompletionRequest": ("/v1/chat/completions", {"messages": TURN, "max_tokens": 1}),
     "ResponsesRequest": ("/v1/responses", {"input": "a", "max_output_tokens": 1}),
+    "InputTokensRequest": ("/v1/responses/input_tokens", {"input": "a"}),
     "MessagesRequest": ("/v1/messages", {"messages": TURN, "max_tokens": 1}),
     "CountTokensRequest": ("/v1/messages/count_tokens", {"messages": TURN}),
     "TokenizeRequest": ("/tokenize", {"prompt": "a"}),

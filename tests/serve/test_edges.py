@@ -89,7 +89,7 @@ def test_texts_are_measured_before_they_are_tokenised(server):
 def test_with_a_key_all_that_costs_work_needs_it(start):
     one = start("tiny", "--api-key", "secret", "--trust-request-chat-template", "--enable-tokenizer-info-endpoint")
     posts = ("/tokenize", "/detokenize", "/invocations", "/reset_prefix_cache", "/v1/chat/completions", "/v1/completions",
-             "/v1/responses", "/v1/messages", "/v1/messages/count_tokens")
+             "/v1/responses", "/v1/responses/input_tokens", "/v1/messages", "/v1/messages/count_tokens")
     assert one.http.get("/ps").status_code == 401
     for path in posts:
         answer = one.post(path, HEAVY)  # would run for two seconds

@@ -85,6 +85,18 @@ def test_the_answer_equals_that_of_a_chat(client):
     assert whole.output_text != ask(client, input=TALK, instructions="Be brief.", seed=8).output_text
 
 
+def test_input_tokens_counts_the_prompt_of_the_same_body(client, server):
+    whole = ask(client, input=TALK, instructions="Be brief.")
+    counted = client.responses.input_tokens.count(model="", input=TALK, instructions="Be brief.")
+    assert (counted.object, counted.input_tokens) == ("response.input_tokens", whole.usage.input_tokens)
+    assert client.responses.input_tokens.count(input="hello").input_tokens < counted.input_tokens
+    with pytest.raises(openai.NotFoundError, match="unheard-of"):
+        client.responses.input_tokens.count(model="unheard-of", input="hello")
+    with pytest.raises(openai.BadRequestError, match="previous_response_id is not supported"):
+        client.responses.input_tokens.count(input="hello", previous_response_id="resp_1")
+    assert "input" in server.post("/v1/responses/input_tokens", {}).json()["error"]["message"]
+
+
 def test_messages_come_in_all_their_shapes(client):
     parts = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello world"}]},
              {"type": "message", "role": "assistant", "id": "msg_1", "status": "completed",
