@@ -202,7 +202,7 @@ class PercentFormatter {
       ++at_;
       const Value value = next_value();
       if (!value.is_int_like()) fail("* requires int");
-      if (value.as_int() > kMaxWidth) fail("a format width is too large");
+      if (value.as_int() > kMaxWidth || value.as_int() < -kMaxWidth) fail("a format width is too large");
       return value.as_int();
     }
     int64_t n = 0;

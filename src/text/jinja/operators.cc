@@ -467,9 +467,12 @@ Value slice(Heap& heap, const Value& value, const Value& start_value, const Valu
     auto* part = heap.make<RangeObject>();
     part->start = range.at(start);
     if (__builtin_mul_overflow(range.step, step, &part->step)) fail_large_int();
-    if (__builtin_mul_overflow(count, part->step, &part->stop) ||
-        __builtin_add_overflow(part->stop, part->start, &part->stop)) {
+    part->stop = part->start;
+    if (count == 0) return Value::object(Type::kRange, part);
+    const int64_t last = range.at(start + (count - 1) * step);
+    if (__builtin_add_overflow(last, part->step, &part->stop)) {
       part->stop = part->step > 0 ? INT64_MAX : INT64_MIN;
+      if (part->stop == last) fail_large_int();  // one more is needed, as the end of a range is not in it
     }
     return Value::object(Type::kRange, part);
   }

@@ -85,19 +85,20 @@ TEST(Jinja, ComputesWithTheLargestIntegersAndNamesLargerOnes) {
        "20 20 -20 -20 -30"},
   });
   for (const char* wide : {
-           "{{ range(-9223372036854775807, 9223372036854775807, 9223372036854775807)[0::2]|list }}",
+           "{{ range(-9223372036854775807 - 1, 9223372036854775807, 9223372036854775807)[0::2]|list }}",
            "{{ (-9223372036854775807 - 1)|round(-1) }}", "{{ 9223372036854775807|round(-1) }}",
            "{{ -(-9223372036854775807 - 1) }}", "{{ (-9223372036854775807 - 1) // -1 }}",
            "{{ (-9223372036854775807 - 1)|abs }}", "{{ 2 ** 63 }}", "{{ 9223372036854775808 }}",
            "{{ '9223372036854775808'|int }}", "{{ 1e19|int }}"}) {
     EXPECT_NE(error_of(wide).find("64 bits"), std::string::npos) << wide << ": " << error_of(wide);
   }
-  const json::Value values = context(R"({"large": 18446744073709551616, "xs": [1]})");
+  EXPECT_NE(error_of("{{ '%*d' % (-9223372036854775807 - 1, 1) }}").find("width is too large"), std::string::npos);
+  const json::Value values = context(R"({"large": 18446744073709551616})");
   const auto with_large = [&](const char* source) { return Template::parse(source)->render(values); };
   EXPECT_EQ(*with_large("{{ large }} {{ large|tojson }} {{ large is number }} {{ large == large }}"),
             "18446744073709551616 18446744073709551616 True True");
   for (const char* source : {"{{ large + 1 }}", "{{ 1 * large }}", "{{ -large }}", "{{ large < 3 }}", "{{ large|abs }}",
-                             "{{ large|round }}", "{{ '%d' % large }}", "{{ xs[large] }}", "{{ range(large) }}"}) {
+                             "{{ large|round }}", "{{ '%d' % large }}", "{{ range(large) }}"}) {
     const auto result = with_large(source);
     ASSERT_FALSE(result.ok()) << source;
     EXPECT_NE(result.error().message.find("64 bits"), std::string::npos) << source << ": " << result.error().message;
