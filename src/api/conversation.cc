@@ -123,7 +123,10 @@ ApiStatus join_constraints(const AnswerFormat& format, std::optional<int64_t> bu
     if (!(around == wanted)) tag = std::move(around);
   }
   if (!tag.is_null()) {
-    if (!constraint.grammar) constraint.grammar.emplace().any_order = false;
+    if (!constraint.grammar) {
+      constraint.grammar.emplace().any_order = false;
+      constraint.grammar->additional_properties = false;
+    }
     constraint.grammar->kind = grammar::Spec::Kind::kStructuralTag;
     constraint.grammar->json = std::move(tag);
   }
@@ -145,9 +148,14 @@ ApiStatus start_one(Service& service, const HttpRequest& request, const Body& bo
   generate.params = std::move(params);
   generate.constraint = std::move(constraint);
   QUIRE_TRY(read_scheduling(request, body, generate));
-  QUIRE_ASSIGN(engine::Request ready, service.model().prepare(std::move(generate)));
+  auto ready = service.model().prepare(std::move(generate));
+  if (!ready.ok()) {
+    // The request had this number under another name.
+    const bool renamed = ready.error().field == "logprobs" && body.has("top_logprobs");
+    return renamed ? bad_request("top_" + ready.error().message, "top_logprobs") : to_api_error(ready.error());
+  }
   std::vector<engine::Request> requests;
-  requests.push_back(std::move(ready));
+  requests.push_back(std::move(*ready));
   return generation->start(std::move(requests));
 }
 

@@ -69,22 +69,24 @@ ApiFailure not_found_error(std::string_view message, std::string_view param) {
 }
 
 ApiFailure to_api_error(const Error& error) {
+  // Some layers quote what they were given, such as a pattern of 200 KB.
+  const std::string message = utf8::without_middle(error.message, 1000);
   switch (error.code) {
     case ErrorCode::kInvalidArgument:
     case ErrorCode::kUnsupported:
     case ErrorCode::kCorrupt:
-      return bad_request(error.message, error.field);
+      return bad_request(message, error.field);
     case ErrorCode::kNotFound:
-      return not_found_error(error.message, error.field);
+      return not_found_error(message, error.field);
     case ErrorCode::kExhausted:
     case ErrorCode::kUnavailable:
-      return ApiError{503, "Service Unavailable", error.message, ""};
+      return ApiError{503, "Service Unavailable", message, ""};
     case ErrorCode::kCancelled:
-      return ApiError{499, "Cancelled", error.message, ""};
+      return ApiError{499, "Cancelled", message, ""};
     case ErrorCode::kInternal:
       break;
   }
-  return ApiError{500, "InternalServerError", error.message, ""};
+  return ApiError{500, "InternalServerError", message, ""};
 }
 
 }  // namespace quire::api

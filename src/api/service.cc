@@ -61,7 +61,7 @@ void refuse_route(const HttpRequest& request, Reply& reply) {
   const std::string allowed = other_methods(request.method, request.path);
   if (allowed.empty()) {
     return refuse(request, reply,
-                  {404, "Not Found", "there is no " + request.path + " here; /docs lists the routes.", ""});
+                  {404, "Not Found", "there is no " + utf8::beginning(request.path, 200) + " here; /docs lists the routes.", ""});
   }
   refuse(request, reply,
          {405, "Method Not Allowed", request.path + " takes " + allowed + ", not " + request.method + ".", ""},

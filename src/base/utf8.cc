@@ -112,4 +112,11 @@ std::string beginning(std::string_view text, size_t bytes) {
   return std::string(text);
 }
 
+std::string without_middle(std::string_view text, size_t bytes) {
+  if (text.size() <= bytes) return std::string(text);
+  size_t tail = text.size() - bytes / 3;
+  while (tail < text.size() && (static_cast<unsigned char>(text[tail]) & 0xC0) == 0x80) ++tail;
+  return beginning(text, bytes - bytes / 3) + " ... " + std::string(text.substr(tail));
+}
+
 }  // namespace quire::utf8

@@ -27,5 +27,7 @@ void append_valid(std::string& out, std::string_view text);
 size_t incomplete_suffix(std::string_view text);
 // The longest beginning of `text` that has at most so many bytes and does not end inside a character.
 std::string beginning(std::string_view text, size_t bytes);
+// The text, or if it has more than so many bytes its beginning and its end with " ... " between them.
+std::string without_middle(std::string_view text, size_t bytes);
 
 }  // namespace quire::utf8

@@ -55,5 +55,12 @@ TEST(Utf8, ABeginningEndsBetweenCharacters) {
   for (size_t bytes = 0; bytes < expected.size(); ++bytes) EXPECT_EQ(beginning(text, bytes), expected[bytes]) << bytes;
 }
 
+TEST(Utf8, AMiddleIsCutBetweenCharacters) {
+  EXPECT_EQ(without_middle("héllo", 6), "héllo");
+  EXPECT_EQ(without_middle("0123456789", 9), "012345 ... 789");
+  const std::string many = std::string(5, 'a') + "éééééééé";
+  for (size_t bytes = 0; bytes < many.size(); ++bytes) EXPECT_TRUE(is_valid(without_middle(many, bytes))) << bytes;
+}
+
 }  // namespace
 }  // namespace quire::utf8

@@ -117,7 +117,7 @@ class Bench {
   const BackendRow* backend_ = nullptr;
   std::string endpoint_;
   std::unique_ptr<LoadClient> client_;
-  std::string model_id_, request_model_, tokenizer_id_;
+  std::string url_, model_id_, request_model_, tokenizer_id_;
   HeaderList fixed_headers_;
   llm::TextSide side_;
   Generators generators_;
@@ -169,6 +169,7 @@ Status Bench::open() {
   }
   ClientOptions client;
   QUIRE_ASSIGN(client.url, parse_url(url));
+  url_ = url;
   client.insecure = options_.insecure;
   client.threads = static_cast<int>(options_.client_threads);
   raise_file_limit();
@@ -182,7 +183,12 @@ Status Bench::open() {
 Status Bench::find_model() {
   model_id_ = options_.model;
   if (model_id_.empty()) {
-    QUIRE_ASSIGN(const HttpReply reply, client_->fetch("GET", "/v1/models", "", fixed_headers_));
+    auto fetched = client_->fetch("GET", "/v1/models", "", fixed_headers_);
+    if (!fetched.ok()) {
+      return Error{fetched.error().code, "no answer from " + url_ + " (" + fetched.error().message +
+                                             "); start a server with quire serve, or give its address with --base-url"};
+    }
+    const HttpReply reply = std::move(*fetched);
     const auto body = json::parse(reply.body);
     const json::Value* list = body.ok() ? body->find("data") : nullptr;
     if (reply.status != 200 || list == nullptr || !list->is_array() || list->as_array().empty()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the files of --json-schema and --grammar.
+// Reads --json-schema and --grammar, or their files.
 #include "cli/constraint_flags.h"
 
 #include <utility>
@@ -25,9 +25,13 @@ bool ConstraintFlags::given() const {
 }
 
 Result<grammar::Spec> read_schema(const std::string& path, const std::string& flag) {
-  QUIRE_ASSIGN(const std::string text, read_text(path, flag));
+  std::string text = path;
+  const bool is_text = path.starts_with('{');
+  if (!is_text) {
+    QUIRE_ASSIGN(text, read_text(path, flag));
+  }
   auto schema = json::parse(text);
-  if (!schema.ok()) return invalid_argument({flag, ": ", path, ": ", schema.error().message});
+  if (!schema.ok()) return invalid_argument({flag, ": ", (is_text ? "" : path + ": "), schema.error().message});
   grammar::Spec spec;
   spec.json = std::move(*schema);
   spec.additional_properties = false;  // both as the server's defaults
@@ -47,7 +51,11 @@ Result<llm::ConstraintSpec> ConstraintFlags::read() const {
   } else if (!grammar.empty()) {
     out.field = "--grammar";
     out.grammar.emplace().kind = grammar::Spec::Kind::kGrammar;
-    QUIRE_ASSIGN(out.grammar->text, read_text(grammar, out.field));
+    if (grammar.find("::=") != std::string::npos) {
+      out.grammar->text = grammar;
+    } else {
+      QUIRE_ASSIGN(out.grammar->text, read_text(grammar, out.field));
+    }
   } else if (!choice.empty()) {
     out.field = "--choice";
     out.grammar.emplace().kind = grammar::Spec::Kind::kChoice;
@@ -58,11 +66,11 @@ Result<llm::ConstraintSpec> ConstraintFlags::read() const {
 
 void add_constraint_flags(CLI::App& app, ConstraintFlags& flags) {
   CLI::Option* schema =
-      app.add_option("--json-schema", flags.json_schema, "File with a JSON Schema that the answer follows")
+      app.add_option("--json-schema", flags.json_schema, "A JSON Schema that the answer follows, or a file with one")
           ->type_name(kFile);
   CLI::Option* regex = app.add_option("--regex", flags.regex, "Regular expression that the whole answer matches");
   CLI::Option* grammar =
-      app.add_option("--grammar", flags.grammar, "File with a grammar that the answer follows (GBNF, EBNF or Lark)")
+      app.add_option("--grammar", flags.grammar, "File with a grammar that the answer follows (GBNF, EBNF or Lark), or a grammar with ::=")
           ->type_name(kFile);
   CLI::Option* choice = app.add_option("--choice", flags.choice, "The answer is one of these, separated by commas");
   choice->delimiter(',');

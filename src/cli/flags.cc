@@ -49,7 +49,7 @@ const ModelFlag kModelFlags[] = {
      "memory"},
     {kModel, "--tokenizer", &Options::tokenizer, "Folder with a tokenizer to use instead of the model's", kFolder},
     {kModel, "--chat-template", &Options::chat_template,
-     "File with a Jinja chat template to use instead of the model's", kFile},
+     "File with a Jinja chat template to use instead of the model's, or the template itself", kFile},
     {kModel, "--allow-special-tokens-in-content", &Options::allow_special_tokens_in_content,
      "Recognise control tokens such as <|im_end|> in the text of messages, as other servers do. If off, they are text, "
      "so that a user cannot forge a turn"},

@@ -74,8 +74,8 @@ const std::unordered_map<std::string_view, SchemaEvaluator::Keyword>& SchemaEval
 }
 
 Failure SchemaEvaluator::refuse(uint32_t node, std::string_view keyword, std::string_view why) const {
-  return invalid_argument(
-      {"The schema's keyword \"", keyword, "\" at ", document_.path(node), " is not supported: ", why, "."});
+  const std::string what = keyword.empty() ? "The schema" : "The schema's keyword \"" + std::string(keyword) + "\"";
+  return invalid_argument({what, " at ", document_.path(node), " is not supported: ", why, "."});
 }
 
 Failure SchemaEvaluator::at(uint32_t node, std::string_view keyword, const Error& error) const {

@@ -64,8 +64,13 @@ Result<std::optional<text::ChatTemplate>> folder_template(const fs::path& folder
 
 Result<std::optional<text::ChatTemplate>> load_chat_template(const model::ModelFiles& files, const Options& options) {
   if (!options.chat_template.empty()) {
-    QUIRE_ASSIGN(const std::string source, read_file(options.chat_template, size_t{4} << 20));
-    return parsed(options.chat_template, text::ChatTemplate::parse(source));
+    auto source = read_file(options.chat_template, size_t{4} << 20);
+    if (source.ok()) return parsed(options.chat_template, text::ChatTemplate::parse(*source));
+    const std::string& given = options.chat_template.native();
+    if (given.find_first_of("{}\n") == std::string::npos) return source.error();
+    auto inline_template = text::ChatTemplate::parse(given);  // as in vLLM the flag may be the template itself
+    if (!inline_template.ok()) return invalid_argument({"--chat-template: ", inline_template.error().message});
+    return std::optional<text::ChatTemplate>(std::move(inline_template).value());
   }
   if (files.gguf == nullptr) return folder_template(files.files.folder);
   const weights::GgufMetadata& metadata = files.gguf->metadata();

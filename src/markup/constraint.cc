@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "base/utf8.h"
 #include "markup/convert.h"
 #include "markup/formats.h"
 #include "markup/markup.h"
@@ -147,6 +148,11 @@ Result<Value> arguments_format(const ToolFormat& format, const Tool& tool, bool 
     return Value(Object{{"type", "json_schema"}, {"json_schema", any_object()}});
   }
   Value schema = tool.parameters;
+  const Value* type = schema.find("type");
+  if (type != nullptr && type->is_string() && type->as_string() != "object") {
+    return invalid_field("tools", {"has parameters of the type \"", utf8::beginning(type->as_string(), 40), "\" for '",
+                                   tool.name, "'; the arguments of a call are an object, so write \"object\"."});
+  }
   if (schema.is_null()) {
     schema = Object{{"type", "object"}, {"properties", Object{}}, {"additionalProperties", false}};
   }

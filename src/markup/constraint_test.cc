@@ -241,6 +241,10 @@ TEST(ToolConstraint, RefusesWhatItCannotConstrain) {
   const auto refused = tool_constraint(testing::dialect_of("step3"), options, Value());
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.error().message.find("\"maxLength\" of the parameter /properties/a"), std::string::npos);
+  options.tools.front().parameters = json::parse(R"({"type": "string"})").value();
+  const auto not_object = tool_constraint(testing::dialect_of("hermes"), options, Value());
+  ASSERT_FALSE(not_object.ok());
+  EXPECT_NE(not_object.error().message.find("write \"object\""), std::string::npos) << not_object.error().message;
   options = one_tool(ToolChoice::kNamed);
   options.named = "nobody";
   EXPECT_FALSE(tool_constraint(testing::dialect_of("hermes"), options, Value()).ok());

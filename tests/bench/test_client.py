@@ -113,6 +113,14 @@ def test_a_missing_server_fails_every_request(bench):
     assert done.returncode == 1 and "not ready after 1 s" in done.stderr and "connecting failed" in done.stderr
 
 
+def test_a_missing_server_is_named_with_its_address(bench):
+    """It said only that connecting failed, not where to or what to do."""
+    with FakeServer() as server:
+        pass
+    done = bench("serve", "--base-url", server.url, *RANDOM, "--num-prompts", "1")
+    assert done.returncode == 1 and server.url in done.stderr and "--base-url" in done.stderr, done.stderr
+
+
 def test_concurrency_is_reached_and_never_passed_and_connections_are_reused(bench):
     with FakeServer(barrier=7) as server:
         out = bench.serve(server, *RANDOM, "--num-prompts", "60", "--max-concurrency", "7", "--client-threads", "3")

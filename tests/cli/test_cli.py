@@ -136,9 +136,23 @@ def test_run_takes_another_chat_template(quire):
     out = quire.json("run", "tiny", "hello", "--chat-template", "other.jinja", *GREEDY)
     assert out["usage"]["prompt_tokens"] == quire.json("tokenize", "tiny", "<hello>")["count"]
     one_sentence(quire("run", "tiny", "hello", "--chat-template", "none.jinja"), 1, "none.jinja")
+    whole = "{% for m in messages %}<{{ m.content }}>{% endfor %}"  # vLLM takes the template itself, too
+    assert quire.json("run", "tiny", "hello", "--chat-template", whole, *GREEDY)["usage"] == out["usage"]
+    one_sentence(quire("run", "tiny", "hello", "--chat-template", "{% for m in %}"), 2, "--chat-template")
     (quire.folder / "broken.jinja").write_text("{% for m in %}")
     done = quire("run", "tiny", "hello", "--chat-template", "broken.jinja")
     assert done.returncode in (1, 2) and "broken.jinja" in done.errors
+
+
+def test_a_schema_and_a_grammar_may_stand_on_the_command_line(quire):
+    schema = '{"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}'
+    (quire.folder / "ok.json").write_text(schema)
+    texts = [quire.json("run", "tiny", "hello", "--json-schema", flag, "--max-tokens", "200", "--seed", "1")["choices"][0]["text"]
+             for flag in ("ok.json", schema)]
+    assert texts[0] == texts[1] and set(json.loads(texts[0])) == {"ok"}
+    assert quire.json("run", "tiny", "hello", "--grammar", 'root ::= "a" | "b"')["choices"][0]["text"] in ("a", "b")
+    one_sentence(quire("run", "tiny", "hello", "--json-schema", '{"type":'), 2, "--json-schema: ")
+    one_sentence(quire("run", "tiny", "hello", "--json-schema", "none.json"), 1, "--json-schema", "none.json")
 
 
 def test_run_json_has_its_fields(quire):

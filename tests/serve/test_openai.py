@@ -188,7 +188,7 @@ def test_continuing_a_message(client, model, server):
     ({"n": 2, "temperature": 0}, "n"),
     ({"max_tokens": 0}, "max_tokens"),
     ({"max_tokens": 10**9}, "max_tokens"),
-    ({"logprobs": True, "top_logprobs": 21}, "logprobs"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     ({"top_logprobs": 2}, "top_logprobs"),
     ({"stop": [""]}, "stop"),
     ({"stop": list("abcde")}, "stop"),

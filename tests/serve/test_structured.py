@@ -106,6 +106,17 @@ def test_white_space_is_as_the_options_say(server):
         assert answer.status_code == 400 and words in answer.json()["error"]["message"], answer.text
 
 
+@pytest.mark.parametrize("kind, value", [
+    ("json", {"type": "string", "pattern": "|".join(f"k{i * 7919 % 1000003}" for i in range(40000))}),
+    ("json", {"$ref": "#/" + "é" * 100000}), ("json", {"properties": {"x" * 100000: {"type": "y"}}}),
+    ("grammar", "root ::= " + "a" * 100000), ("structural_tag", {"type": "x" * 100000})])
+def test_an_error_does_not_repeat_a_long_constraint(server, kind, value):
+    answer = server.post("/v1/completions", {"prompt": "a", "structured_outputs": {kind: value}})
+    message = answer.json()["error"]["message"]
+    assert answer.status_code == 400 and len(message.encode()) < 1100 and " ... " in message, message
+    assert message.startswith(f"structured_outputs.{kind}: ")
+
+
 def test_json_object_is_an_object(server):
     for seed in range(4):
         (choice,) = chat(server, {"response_format": {"type": "json_object"}, "structured_outputs": COMPACT, "seed": seed,

@@ -370,7 +370,9 @@ Result<fs::path> resolve_model(std::string_view argument, const fs::path& models
   }
   if (is_regular(text)) return invalid_argument({"'", text, "' is neither a folder nor a .gguf file"});
   if (looks_like_path && text.find(':') == std::string::npos) {
-    return not_found({"'", text, "' does not exist; ", cached_names(cached)});
+    std::error_code error;
+    const char* what = fs::exists(text, error) ? "' is neither a folder nor a regular file; " : "' does not exist; ";
+    return not_found({"'", text, what, cached_names(cached)});
   }
   auto found = resolve_cached(argument, cached);
   if (!found.ok() && is_folder(text)) {
