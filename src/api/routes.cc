@@ -2,7 +2,11 @@
 // The rows of the route table, and looking one up.
 #include "api/routes.h"
 
+#include <cctype>
 #include <string>
+#include <vector>
+
+#include "base/suggest.h"
 
 namespace quire::api {
 namespace {
@@ -125,6 +129,22 @@ std::string other_methods(std::string_view method, std::string_view path) {
     allowed += route.method == "GET" ? "GET, HEAD" : route.method;
   }
   return allowed;
+}
+
+std::string similar_path(std::string_view path) {
+  std::string tidy;
+  for (const char c : path.substr(0, 200)) {
+    if (c == '/' && tidy.ends_with('/')) continue;
+    tidy += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  if (tidy.size() > 1 && tidy.ends_with('/')) tidy.pop_back();
+  while (tidy.starts_with("/v1/v1/")) tidy.erase(0, 3);
+  for (const std::string& meant : {tidy, "/v1" + tidy}) {
+    if (meant != path && find_route("", meant) != nullptr) return meant;
+  }
+  std::vector<std::string> known;
+  for (const Route& route : kRoutes) known.emplace_back(route.path);
+  return closest_word(tidy, known, false).value_or("");
 }
 
 std::string_view route_label(std::string_view path) {

@@ -48,6 +48,9 @@ std::span<const Route> routes();
 const Route* find_route(std::string_view method, std::string_view path);
 // "GET, HEAD": the methods other than this one that the path takes; "" if there are none.
 std::string other_methods(std::string_view method, std::string_view path);
+// A path of the table that a client may have meant by one that is not in it, or "": another case, needless slashes, a
+// missing or doubled /v1, a slip of the keyboard.
+std::string similar_path(std::string_view path);
 // The path as its row has it ("/v1/models/{name}"), or "none": the label of the http_* metrics.
 std::string_view route_label(std::string_view path);
 // Whether the path needs an API key, if the server has keys. A path without a row does.

@@ -32,6 +32,15 @@ TEST(Routes, AreFoundByMethodAndPath) {
   EXPECT_EQ(find_route("GET", "/v1/models/"), nullptr);
 }
 
+TEST(Routes, AreSuggestedForPathsThatAreNearlyRight) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"/v1/v1/chat/completions", "/v1/chat/completions"}, {"/chat/completions", "/v1/chat/completions"},
+      {"/v1/models/", "/v1/models"}, {"//v1/models", "/v1/models"}, {"/V1/Models", "/v1/models"},
+      {"/v1/chat/completion", "/v1/chat/completions"}, {"/completions", "/v1/completions"}, {"/v1/files/abc", ""},
+      {"/v1/v1/v1", ""}, {"//", "/"}, {"", ""}};
+  for (const auto& [path, meant] : cases) EXPECT_EQ(similar_path(path), meant) << path;
+}
+
 TEST(Routes, TakeEveryMethodWhereTheRowSaysSo) {
   for (const char* method : {"GET", "POST", "DELETE"}) {
     EXPECT_EQ(find_route(method, "/v1/responses/resp_1")->host_endpoint, &serve_response_by_id) << method;

@@ -60,8 +60,12 @@ void refuse(const HttpRequest& request, Reply& reply, const ApiError& error, Hea
 void refuse_route(const HttpRequest& request, Reply& reply) {
   const std::string allowed = other_methods(request.method, request.path);
   if (allowed.empty()) {
+    const std::string meant = similar_path(request.path);
     return refuse(request, reply,
-                  {404, "Not Found", "there is no " + utf8::beginning(request.path, 200) + " here; /docs lists the routes.", ""});
+                  {404, "Not Found",
+                   "there is no " + utf8::beginning(request.path, 200) + " here; " +
+                       (meant.empty() ? "" : "did you mean " + meant + "? ") + "/docs lists the routes.",
+                   ""});
   }
   refuse(request, reply,
          {405, "Method Not Allowed", request.path + " takes " + allowed + ", not " + request.method + ".", ""},

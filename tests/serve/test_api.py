@@ -28,6 +28,7 @@ def test_the_small_endpoints(server):
 
 def test_unknown_paths_and_methods(server):
     assert server.http.get("/v1/nothing").status_code == 404
+    assert "did you mean /v1/models? " in server.http.get("/v1/v1/models").json()["error"]["message"]
     answer = server.http.get("/v1/completions")
     assert answer.status_code == 405 and "POST" in answer.json()["error"]["message"]
     answer = server.http.post("/v1/completions", content="prompt=hello",
