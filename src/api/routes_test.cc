@@ -33,11 +33,17 @@ TEST(Routes, AreFoundByMethodAndPath) {
 }
 
 TEST(Routes, AreSuggestedForPathsThatAreNearlyRight) {
-  const std::pair<const char*, const char*> cases[] = {
-      {"/v1/v1/chat/completions", "/v1/chat/completions"}, {"/chat/completions", "/v1/chat/completions"},
-      {"/v1/models/", "/v1/models"}, {"//v1/models", "/v1/models"}, {"/V1/Models", "/v1/models"},
-      {"/v1/chat/completion", "/v1/chat/completions"}, {"/completions", "/v1/completions"}, {"/v1/files/abc", ""},
-      {"/v1/v1/v1", ""}, {"//", "/"}, {"", ""}};
+  const std::pair<const char*, const char*> cases[] = {{"/v1/v1/chat/completions", "/v1/chat/completions"},
+                                                       {"/chat/completions", "/v1/chat/completions"},
+                                                       {"/v1/models/", "/v1/models"},
+                                                       {"//v1/models", "/v1/models"},
+                                                       {"/V1/Models", "/v1/models"},
+                                                       {"/v1/chat/completion", "/v1/chat/completions"},
+                                                       {"/completions", "/v1/completions"},
+                                                       {"/v1/files/abc", ""},
+                                                       {"/v1/v1/v1", ""},
+                                                       {"//", "/"},
+                                                       {"", ""}};
   for (const auto& [path, meant] : cases) EXPECT_EQ(similar_path(path), meant) << path;
 }
 

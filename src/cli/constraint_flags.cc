@@ -70,7 +70,8 @@ void add_constraint_flags(CLI::App& app, ConstraintFlags& flags) {
           ->type_name(kFile);
   CLI::Option* regex = app.add_option("--regex", flags.regex, "Regular expression that the whole answer matches");
   CLI::Option* grammar =
-      app.add_option("--grammar", flags.grammar, "File with a grammar that the answer follows (GBNF, EBNF or Lark), or a grammar with ::=")
+      app.add_option("--grammar", flags.grammar,
+                     "File with a grammar that the answer follows (GBNF, EBNF or Lark), or a grammar with ::=")
           ->type_name(kFile);
   CLI::Option* choice = app.add_option("--choice", flags.choice, "The answer is one of these, separated by commas");
   choice->delimiter(',');

@@ -155,7 +155,8 @@ void add_listen_flags(CLI::App& app, ServeFlags& f) {
 
 void add_access_flags(CLI::App& app, ServeFlags& f) {
   constexpr const char* kGroup = "Access";
-  add(app, kGroup, "--api-key", f.api_keys, "Key that clients must send. Several: MODEL --api-key K1 K2, or repeat the flag");
+  add(app, kGroup, "--api-key", f.api_keys,
+      "Key that clients must send. Several: MODEL --api-key K1 K2, or repeat the flag");
   add(app, kGroup, "--api-key-file", f.api_key_file,
       "JSON file with keys, their names and limits: {\"keys\": [{\"name\": ..., \"key\": ..., \"requests_per_minute\": "
       "..., \"tokens_per_minute\": ..., \"max_sequences\": ...}, ...]}")

@@ -41,7 +41,6 @@ def refused(folder, *flags) -> str:
     (("--speculative_config.method", "ngram", "--speculative-config.num_speculative_tokens=0"), ["num_speculative_tokens"]),
     (("--kv-transfer-config", "{}"), ["--kv-transfer-config", "yet"]),
     (("--structured-outputs-config.backend", "xgrammar"), ["--structured-outputs-config", "no settings"]),
-    (("--served-model-name", "a", "b"), ["--served-model-name", "the flag again"]),
     (("--trust-remote-code",), ["--trust-remote-code", "Python"]),
     (("--allowed-origins", "x"), ["--allowed-origins", "JSON list"]),
     (("--default-chat-template-kwargs", "[]"), ["--default-chat-template-kwargs", "object"]),
