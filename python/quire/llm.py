@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar, Union, cast
 
 import numpy
@@ -313,6 +313,8 @@ def is_token_ids(prompt: Any) -> bool:
 def prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if isinstance(prompts, (str, Mapping)) or is_token_ids(prompts):
         return [cast(Prompt, prompts)]
+    if not isinstance(prompts, Iterable):
+        raise TypeError(f"prompts must be a text, token ids, a dict or a list of these, not {type(prompts).__name__}")
     return list(cast(Sequence[Prompt], prompts))
 
 

@@ -4,11 +4,14 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <optional>
+#include <string_view>
 
 #include "base/json.h"
 #include "base/suggest.h"
 #include "cli/command.h"
 #include "cli/flags.h"
+#include "cli/refused_flags.h"
 
 namespace quire::capi {
 namespace {
@@ -28,6 +31,26 @@ Failure unknown_option(const CLI::App& app, const std::string& name) {
   const std::string meant = did_you_mean(name, known);
   return invalid_field(
       name, {"is no option of a model", (meant.empty() ? "; docs/python.md says where to find the list" : meant)});
+}
+
+// Whether a value asks for nothing: false, or what the flag is anyway.
+bool is_neutral(const json::Value& value, std::string_view neutral) {
+  if (value.is_bool()) return !value.as_bool();
+  if (neutral.empty()) return false;
+  if (value.is_string()) return value.as_string() == neutral;
+  const auto number = json::parse(neutral);
+  return number.ok() && value.is_number() && number->is_number() && value.as_double() == number->as_double();
+}
+
+// An option of vLLM's that is refused, unless its value asks for nothing; nothing if it is not one of those.
+std::optional<Status> check_refused(const std::string& name, const json::Value& value) {
+  if (name == "disable_log_stats" && value.is_bool() && value.as_bool()) return Status();  // a library logs none
+  for (const cli::RefusedFlag& flag : cli::refused_flags()) {
+    if (flag_of(name) != flag.name) continue;
+    if (is_neutral(value, flag.neutral)) return Status();
+    return invalid_field(name, {"is not supported: ", flag.why, "; leave it out"});
+  }
+  return std::nullopt;
 }
 
 // The argument that sets an option. A structure is passed as JSON text, which is what its flag takes.
@@ -61,6 +84,10 @@ Result<llm::Options> read_options(std::string_view text) {
     if (name == "model") {
       if (!value.is_string()) return invalid_field("model", "must be a string");
       options.model = value.as_string();
+      continue;
+    }
+    if (const std::optional<Status> refused = check_refused(name, value)) {
+      QUIRE_TRY(*refused);
       continue;
     }
     const CLI::Option* option = app.get_option_no_throw(flag_of(name));

@@ -1,84 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The flags of quire serve, and those of vLLM's that are refused with a reason.
+// The flags of quire serve.
 #include "cli/serve_flags.h"
 
 #include <algorithm>
 
 #include "base/env.h"
 #include "cli/flags.h"
+#include "cli/refused_flags.h"
 #include "cli/serve_ranks.h"
 #include "kv/memory_plan.h"
 
 namespace quire::cli {
 namespace {
-
-// A flag of vLLM's that does not apply here (yet). `neutral` is the value that is accepted since it asks for nothing.
-struct RefusedFlag {
-  const char* name;
-  const char* neutral;
-  const char* why;
-};
-
-constexpr const char* kOneProcess =
-    "one process answers the requests of a server; run several servers behind a gateway";
-constexpr const char* kNotYet = "quire does not support that yet";
-constexpr const char* kNoOffload = "quire does not offload weights; choose a smaller model or a smaller weight type";
-constexpr const char* kNoCompiler = "kernels are compiled ahead of time, and decode steps are recorded automatically";
-constexpr const char* kNoPython = "quire runs no Python";
-constexpr const char* kPull = "download the files with quire pull and give their folder as MODEL";
-
-const RefusedFlag kRefused[] = {
-    {"--api-server-count", "1", kOneProcess},
-    {"--headless", "", kOneProcess},
-    {"--swap-space", "0", "pages are not swapped out: preempted requests are recomputed"},
-    {"--cpu-offload-gb", "0", kNoOffload},
-    {"--enforce-eager", "", kNoCompiler},
-    {"--compilation-config", "", kNoCompiler},
-    {"--performance-mode", "balanced", "set --max-num-seqs and --max-num-batched-tokens"},
-    {"--task", "auto", "use --runner and --convert"},
-    {"--disable-log-requests", "", "requests are not logged unless --enable-log-requests is given"},
-    {"--max-num-scheduled-tokens", "", "use --max-num-batched-tokens"},
-    {"--max-num-active-seqs", "", "use --max-num-seqs"},
-    {"--watermark", "0.0", kNotYet},
-    {"--prefill-schedule-interval", "1", kNotYet},
-    {"--prefix-caching-hash-algo", "sha256", "quire has one hash of 128 bits, and compares token ids on a hit"},
-    {"--tokenizer-mode", "auto", "the tokenizer is read from its files"},
-    {"--skip-tokenizer-init", "", "a model without a tokenizer is served with token ids automatically"},
-    {"--revision", "", kPull},
-    {"--tokenizer-revision", "", kPull},
-    {"--download-dir", "", kPull},
-    {"--hf-token", "", kPull},
-    {"--trust-remote-code", "", kNoPython},
-    {"--tool-parser-plugin", "", kNoPython},
-    {"--middleware", "[]", kNoPython},
-    {"--logits-processors", "", kNoPython},
-    {"--worker-cls", "auto", kNoPython},
-    {"--logprobs-mode", "raw_logprobs", kNotYet},
-    {"--tool-strict-level", "auto", kNotYet},
-    {"--structured-outputs-config", "{}", "there is one backend for structured outputs, and it has no settings"},
-    {"--fully-sharded-loras", "", kOneProcess},
-    {"--enable-tower-connector-lora", "", kNotYet},
-    {"--default-mm-loras", "", kNotYet},
-    {"--enable-mixed-moe-lora-format", "", kNotYet},
-    {"--limit-mm-per-prompt", "", kNotYet},
-    {"--mm-processor-kwargs", "", kNotYet},
-    {"--allowed-local-media-path", "", kNotYet},
-    {"--allowed-media-domains", "", kNotYet},
-    {"--trust-request-mm-kwargs", "", kNotYet},
-    {"--enable-prompt-embeds", "", kNotYet},
-    {"--enable-per-request-metrics", "", kNotYet},
-    {"--sse-keep-alive-interval", "0", kNotYet},
-    {"--kv-cache-metrics", "", kNotYet},
-    {"--enable-mfu-metrics", "", kNotYet},
-    {"--kv-transfer-config", "", kNotYet},
-    {"--collect-detailed-traces", "", "each span of --otlp-traces-endpoint has the times of its request already"},
-    {"--enable-scale-out", "", kNotYet},
-    {"--tokens-only", "", kNotYet},
-    {"--enable-fault-tolerance", "", kNotYet},
-    {"--enable-sleep-mode", "", kNotYet},
-    {"--additional-config", "{}", "there are no platform plugins"},
-    {"--enable-offline-docs", "", "/docs needs no internet access anyway"},
-};
 
 template <typename T>
 CLI::Option* add(CLI::App& app, const char* group, const char* name, T& value, const char* doc) {
@@ -307,7 +240,7 @@ Result<size_t> size_flag(const std::string& text, const char* flag) {
 }
 
 Status check_refused(const CLI::App& app) {
-  for (const RefusedFlag& flag : kRefused) {
+  for (const RefusedFlag& flag : refused_flags()) {
     const CLI::Option* option = app.get_option(flag.name);
     if (option->count() == 0) continue;
     const std::vector<std::string>& given = option->results();
@@ -345,7 +278,7 @@ void add_serve_flags(CLI::App& app, ServeFlags& flags) {
       ->envname(env_name("--lora-modules"))
       ->type_name("NAME=PATH")
       ->group("Adapters");
-  for (const RefusedFlag& flag : kRefused) app.add_option(flag.name)->expected(0, 1)->group("");
+  for (const RefusedFlag& flag : refused_flags()) app.add_option(flag.name)->expected(0, 1)->group("");
 }
 
 Status settle_serve_flags(const CLI::App& app, ServeFlags& f) {

@@ -215,6 +215,12 @@ def test_wrong_requests_are_errors(llm):
         SamplingParams(temprature=1)
 
 
+@pytest.mark.parametrize("prompts", [None, 5])
+def test_what_is_no_prompt_is_named(llm, prompts):
+    with pytest.raises(TypeError, match=f"prompts must be a text.*not {type(prompts).__name__}"):
+        llm.generate(prompts)
+
+
 def test_strange_texts_and_numbers_are_taken_or_refused(llm):
     for prompt in ("\0", "a\0b", "\ud800", "\U0001f600" * 20, "<|im_end|>"):
         assert llm.generate(prompt, greedy(max_tokens=2))[0].finished
@@ -246,6 +252,18 @@ def test_wrong_models_and_options_are_errors(model_path, tmp_path):
                            ({"threads": True}, "true or false"), ({"device": "abacus"}, "abacus")):
         with pytest.raises(ValueError, match=words):
             LLM(model_path, **options)
+
+
+def test_options_of_vllm_that_ask_for_nothing_are_taken_and_others_refused_with_the_reason(model_path):
+    """`trust_remote_code is no option of a model` was all that a program for vLLM was told."""
+    from quire import LLM
+    llm = LLM(model_path, max_model_len=64, trust_remote_code=False, enforce_eager=False, swap_space=0, tokenizer_mode="auto",
+              revision=None, disable_log_stats=True)
+    assert llm.max_model_len == 64
+    for option, words in (({"trust_remote_code": True}, "quire runs no Python"), ({"swap_space": 4}, "not swapped out"),
+                          ({"enforce_eager": True}, "ahead of time"), ({"tokenizer_mode": "slow"}, "from its files")):
+        with pytest.raises(ValueError, match=words):
+            LLM(model_path, **option)
 
 
 def test_options_of_every_type_are_understood(model_path):
