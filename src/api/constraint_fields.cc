@@ -183,6 +183,22 @@ ApiResult<std::optional<Found>> read_structured(const json::Value& object, JsonR
   return found;
 }
 
+// Names that older versions of vLLM and llama.cpp's server have for kinds of structured_outputs. Newer ones of vLLM
+// ignore them, and clients that still send them get free text for JSON.
+constexpr std::pair<const char*, Source> kOlderNames[] = {
+    {"guided_json", Source::kJson},       {"guided_regex", Source::kRegex}, {"guided_choice", Source::kChoice},
+    {"guided_grammar", Source::kGrammar}, {"json_schema", Source::kJson},   {"grammar", Source::kGrammar}};
+
+ApiStatus read_older_names(const Body& body, std::optional<Found>& found) {
+  for (const auto& [name, source] : kOlderNames) {
+    const json::Value* value = body.get(name);
+    if (value == nullptr || (value->is_string() && value->as_string().empty())) continue;
+    if (found) return bad_field(name, {"cannot be combined with ", found->field, "; leave one of them out."});
+    QUIRE_ASSIGN(found, read_kind(source, *value, name));
+  }
+  return Ok{};
+}
+
 // The field that has the format in this kind of request, and its value.
 struct FormatField {
   const char* name = "response_format";
@@ -233,6 +249,7 @@ ApiResult<llm::ConstraintSpec> read_constraint(const Body& body) {
     }
     if (!found) found = std::move(other);  // of two of the same kind, the format's counts
   }
+  QUIRE_TRY(read_older_names(body, found));
   llm::ConstraintSpec out;
   if (!found) return out;
   out.field = std::move(found->field);

@@ -7,7 +7,6 @@
 
 #include "api/json_writer.h"
 #include "api/tools.h"
-#include "base/log.h"
 #include "base/utf8.h"
 #include "sampling/param_table.h"
 
@@ -83,12 +82,6 @@ ApiStatus read(const Body& body, const char* name, T& to) {
   return Ok{};
 }
 
-void warn_of_removed_fields(const Body& body) {
-  for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar"}) {
-    if (body.has(name)) log_warn("the field {} has no effect; newer servers take structured_outputs", name);
-  }
-}
-
 }  // namespace
 
 std::vector<Field> sampling_param_fields() {
@@ -117,7 +110,6 @@ ApiResult<SamplingParams> read_sampling(const Body& body, const Service& service
   if (p.prompt_logprobs && body.boolean("stream", false)) {
     return bad_request("prompt_logprobs are not given in a stream; leave out stream.", "prompt_logprobs");
   }
-  warn_of_removed_fields(body);
   return p;
 }
 

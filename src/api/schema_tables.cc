@@ -54,10 +54,12 @@ std::vector<Field> sampling_fields() {
       row("kv_transfer_params", kObject, "", {.refused = kNoTransfer}),
       row("ec_transfer_params", kObject, "", {.refused = kNoTransfer}),
       row("watermarking", kAny, "", {.refused = "is not supported; leave it out."}),
-      row("guided_json", kAny, "Removed; without effect but for a warning in the log."),
-      row("guided_regex", kAny, "Removed; without effect."),
-      row("guided_choice", kAny, "Removed; without effect."),
-      row("guided_grammar", kAny, "Removed; without effect."),
+      row("guided_json", kAny, "Older name of structured_outputs.json."),
+      row("guided_regex", kString, "Older name of structured_outputs.regex."),
+      row("guided_choice", kStrings, "Older name of structured_outputs.choice."),
+      row("guided_grammar", kString, "Older name of structured_outputs.grammar."),
+      row("json_schema", kAny, "llama.cpp's name of structured_outputs.json."),
+      row("grammar", kString, "llama.cpp's name of structured_outputs.grammar."),
   };
   const std::vector<Field> params = sampling_param_fields();
   fields.insert(fields.begin() + 1, params.begin(), params.end());

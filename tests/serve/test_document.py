@@ -26,6 +26,11 @@ IN_WORDS = {
     "input": [[{}]],
     "system": [[{}]],
     "tools": [[{}]],
+    "guided_json": [[], [""], [None], [[]], [{}], 0, False, "words"],  # is a schema or the text of one
+    "json_schema": [[], [""], [None], [[]], [{}], 0, False, "words"],
+    "guided_choice": [[]],  # needs a choice
+    "guided_grammar": ["words"],  # is no grammar
+    "grammar": ["words"],
     "structured_outputs": [{}],  # needs one kind of constraint
     "thinking_token_budget": [0],  # only with a reasoning parser
     "max_tokens": [0],  # only with echo

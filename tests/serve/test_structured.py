@@ -106,6 +106,26 @@ def test_white_space_is_as_the_options_say(server):
         assert answer.status_code == 400 and words in answer.json()["error"]["message"], answer.text
 
 
+def test_older_names_of_constraints_hold(server):
+    """They were without effect, as they are in vLLM: clients that asked for JSON got free text."""
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    for body, pattern in (({"guided_json": schema}, r'\s*\{\s*"ok"\s*:\s*(true|false)\s*\}'), ({"guided_json": json.dumps(schema)}, None),
+                          ({"json_schema": schema}, None), ({"guided_regex": "[ab]{2}"}, "[ab]{2}"),
+                          ({"guided_choice": ["yes", "no"]}, "yes|no"), ({"guided_grammar": 'root ::= "x" | "y"'}, "x|y"),
+                          ({"grammar": 'root ::= "x" | "y"', "guided_json": None, "guided_regex": ""}, "x|y")):
+        asked = {"messages": MESSAGES, "max_tokens": 200, "seed": 1} | body
+        (choice,) = server.ok("/v1/chat/completions", asked)["choices"]
+        content = choice["message"]["content"]
+        assert re.fullmatch(pattern, content) if pattern else set(json.loads(content)) == {"ok"}, (body, content)
+        text = server.ok("/v1/completions", {"prompt": "a", "max_tokens": 200, "seed": 1} | body)["choices"][0]["text"]
+        assert pattern is None or re.fullmatch(pattern, text), (body, text)
+    for body, words in (({"guided_json": 3}, "guided_json"), ({"guided_regex": "("}, "guided_regex"), ({"guided_choice": []}, "guided_choice"),
+                        ({"guided_json": {}, "guided_regex": "a"}, "cannot be combined with guided_json"),
+                        ({"grammar": "root ::= x", "response_format": {"type": "json_object"}}, "cannot be combined with response_format")):
+        answer = server.post("/v1/chat/completions", {"messages": MESSAGES} | body)
+        assert answer.status_code == 400 and words in answer.json()["error"]["message"], (body, answer.text)
+
+
 @pytest.mark.parametrize("kind, value", [
     ("json", {"type": "string", "pattern": "|".join(f"k{i * 7919 % 1000003}" for i in range(40000))}),
     ("json", {"$ref": "#/" + "é" * 100000}), ("json", {"properties": {"x" * 100000: {"type": "y"}}}),
