@@ -60,14 +60,16 @@ int run_server(http::Server& server, const ServeFlags& flags, api::Host& host) {
   std::vector<std::string> names;
   for (const api::HostedModel& model : host.models()) names.push_back(model.names[0]);
   log_info("Serving {} at {}", joined(names), server.url());
-  if (flags.http.uds.empty()) {
+  if (flags.http.uds.empty() && names.size() > 1) {  // what they do is known when they are loaded
+    log_info("Try: curl {}/v1/models   (a request's model is loaded when it is named; API at {}/docs, Ctrl-C stops)",
+             server.url(), server.url());
+  } else if (flags.http.uds.empty()) {
     bool generates = true;
     host.each_loaded([&](size_t, const api::Service& service) { generates = service.model().generates(); });
     const std::string body =
         generates ? R"("messages": [{"role": "user", "content": "Hello!"}])" : R"("input": "Hello!")";
-    log_info("Try: curl {}/v1/{} -H 'Content-Type: application/json' -d '{{{}{}}}'   (API at {}/docs, Ctrl-C stops)",
-             server.url(), generates ? "chat/completions" : "embeddings",
-             names.size() > 1 ? "\"model\": \"" + names[0] + "\", " : "", body, server.url());
+    log_info("Try: curl {}/v1/{} -H 'Content-Type: application/json' -d '{{{}}}'   (API at {}/docs, Ctrl-C stops)",
+             server.url(), generates ? "chat/completions" : "embeddings", body, server.url());
   }
   const int signal = wait_for_stop();
   log_info("{}: finishing {} requests (at most {:g} s) and refusing new ones; send it again to exit at once",

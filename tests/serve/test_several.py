@@ -307,6 +307,14 @@ def test_wrong_command_lines(models, arguments, code, words):
     assert all(word in done.stderr for word in words) and "Serving" not in done.stderr, done.stderr
 
 
+def test_the_first_hint_names_no_route_that_a_model_may_not_have(start, models):
+    """It showed a chat with the first model of the folder, which may make embeddings."""
+    one = start("tiny", "qwen3")
+    one.stop()
+    hint = next(line for line in one.lines if "Try: curl" in line)
+    assert "/v1/models " in hint and "chat" not in hint, hint
+
+
 def test_a_folder_of_models_and_a_config_file(start, models, tmp_path):
     shutil.copytree(models / "tiny", tmp_path / "models" / "tiny")
     shutil.copytree(models / "qwen3", tmp_path / "models" / "owner" / "qwen3")
