@@ -36,10 +36,13 @@ def one_sentence(done, code, *words):
 def written_to(terminal: int) -> bytes:
     """What a program that has ended wrote to this pseudo-terminal."""
     os.set_blocking(terminal, False)
+    out = b""
     try:
-        return os.read(terminal, 65536)
-    except BlockingIOError:
-        return b""
+        while part := os.read(terminal, 65536):  # a read may give a part of it
+            out += part
+    except OSError:  # nothing more: EAGAIN, or EIO when nobody has the other end open
+        pass
+    return out
 
 
 # quire run
