@@ -126,6 +126,7 @@ ApiStatus join_constraints(const AnswerFormat& format, std::optional<int64_t> bu
     if (!constraint.grammar) {
       constraint.grammar.emplace().any_order = false;
       constraint.grammar->additional_properties = false;
+      constraint.grammar->whitespace_pattern = " ?";  // small models would fill a call with line breaks
     }
     constraint.grammar->kind = grammar::Spec::Kind::kStructuralTag;
     constraint.grammar->json = std::move(tag);

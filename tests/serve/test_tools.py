@@ -489,6 +489,14 @@ def test_a_required_call_always_parses(server, seed):
     assert (name, arguments) == (call["function"]["name"], call["function"]["arguments"])
 
 
+def test_white_space_does_not_fill_a_forced_call(server):
+    """A small model could write line breaks inside a call until its length was up."""
+    for seed in range(6):
+        body = {"messages": TURN, "tools": FORCED, "tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 300, "seed": seed}
+        (call,) = server.ok("/v1/chat/completions", body)["choices"][0]["message"]["tool_calls"]
+        assert re.search(r"[\n\t]|  ", call["function"]["arguments"]) is None, call
+
+
 def test_forced_calls_have_only_the_parameters_of_the_tool(server):
     """Models were free to invent parameters, with which a function cannot be called. vLLM closes objects, too."""
     two = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"], "minProperties": 2}
