@@ -125,10 +125,6 @@
   X(HopperTallAcrossPair, "hopper_linear_#_tall_across_pair", kHopper16Bits, HopperTallParams)                        \
   X(HopperLoraShrink, "hopper_lora_shrink_#", kHopper16Bits, LoraParams)                                              \
   X(HopperLoraFinish, "hopper_lora_finish_#", kHopper16Bits, HopperLoraFinishParams)                                  \
-  X(HopperQuantisedM8, "hopper_linear_#_quantised_m8", kHopper16Bits, HopperQuantisedParams)                          \
-  X(HopperQuantisedM16, "hopper_linear_#_quantised_m16", kHopper16Bits, HopperQuantisedParams)                        \
-  X(HopperQuantisedM32, "hopper_linear_#_quantised_m32", kHopper16Bits, HopperQuantisedParams)                        \
-  X(HopperQuantisedM64, "hopper_linear_#_quantised_m64", kHopper16Bits, HopperQuantisedParams)                        \
   X(HopperFew_q8_0, "hopper_linear_#_few_q8_0", kHopper16Bits, HopperQuantisedParams)                                 \
   X(HopperFew_q4_0, "hopper_linear_#_few_q4_0", kHopper16Bits, HopperQuantisedParams)                                 \
   X(HopperFew_q4_1, "hopper_linear_#_few_q4_1", kHopper16Bits, HopperQuantisedParams)                                 \
@@ -199,10 +195,6 @@
   X(HopperMoeR32, "hopper_moe_#_r32", kHopper16Bits, HopperMoeParams)                                                 \
   X(HopperMoeR64, "hopper_moe_#_r64", kHopper16Bits, HopperMoeParams)                                                 \
   X(HopperMoeR128, "hopper_moe_#_r128", kHopper16Bits, HopperMoeParams)                                               \
-  X(HopperMoeQuantisedM8, "hopper_moe_#_quantised_m8", kHopper16Bits, HopperMoeQuantisedParams)                       \
-  X(HopperMoeQuantisedM16, "hopper_moe_#_quantised_m16", kHopper16Bits, HopperMoeQuantisedParams)                     \
-  X(HopperMoeQuantisedM32, "hopper_moe_#_quantised_m32", kHopper16Bits, HopperMoeQuantisedParams)                     \
-  X(HopperMoeQuantisedM64, "hopper_moe_#_quantised_m64", kHopper16Bits, HopperMoeQuantisedParams)                     \
   X(HopperMoeFp4M8, "hopper_moe_fp4_m8", kHopperNoType, HopperMoeFp4Params)                                           \
   X(HopperMoeFp4M16, "hopper_moe_fp4_m16", kHopperNoType, HopperMoeFp4Params)                                         \
   X(HopperAttentionQuickD64, "hopper_attention_quick_#_d64", kHopper16Bits, HopperAttentionParams)                    \

@@ -177,8 +177,8 @@ constexpr LinearPath kLibrary = {library_serves, run_library};
 constexpr LinearPath kPortable = {always, run_portable};
 
 const LinearPath* const kPaths[] = {
-    &kReordered,           &hopper::kTallBeforeLibrary, &hopper::kQuantisedWide, &kLibrary,           &hopper::kTall,
-    &hopper::kNormAndTall, &hopper::kFewRows,           &hopper::kNormAndFew,    &hopper::kQuantised, &kPortable,
+    &kReordered,    &hopper::kTallBeforeLibrary, &hopper::kQuantisedFew, &hopper::kQuantisedWide, &kLibrary,
+    &hopper::kTall, &hopper::kNormAndTall,       &hopper::kFewRows,      &hopper::kNormAndFew,    &kPortable,
 };
 // What the library's results must be equal to: the kernels that serve the same weights with fewer rows.
 const LinearPath* const kReferencePaths[] = {&hopper::kFewRows, &hopper::kTall, &kPortable};

@@ -20,16 +20,13 @@ namespace quire::gpu {
 // 30.3 us for 4096x12288; quire's kernels for up to 32 rows take 17.0 us and 35.5 us with 16 rows already.
 inline constexpr int64_t kLibraryRows = 33;
 inline constexpr int kHopperFewRows = 32;  // the most rows of linear_few and linear_wide
-// The most rows of linear_quantised_few, linear_quantised_wide and linear_quantised, which serves what does not fit the
-// layout of the other two. With 256 rows linear_quantised_wide takes 32 us for 4096x4096 in Q4_0 and 130 us for
-// 24576x4096; the library takes 33 and 180 us, with the dequantised weight.
+// The most rows of linear_quantised_few and linear_quantised_wide. With 256 rows linear_quantised_wide takes 32 us for
+// 4096x4096 in Q4_0 and 130 us for 24576x4096; the library takes 33 and 180 us, with the dequantised weight.
 inline constexpr int kHopperQuantisedFewRows = 8;
 inline constexpr int kHopperQuantisedWideRows = 256;
-inline constexpr int kHopperQuantisedRows = 64;
-// Rows from which the library serves the others. Up to 64 rows linear_quantised takes 22 us for 4096x4096, the portable
-// kernel 176 us.
-inline constexpr int64_t kLibraryRowsQuantised = 65;
-// Rows up to which linear_quantised computes an RMS norm itself; for more a launch of its own is faster.
+// Rows from which the library serves what these do not. For 64 rows of 4096x4096 the portable kernel takes 176 us.
+inline constexpr int64_t kLibraryRowsQuantised = 17;
+// Rows up to which linear_quantised_few computes an RMS norm itself; for more a launch of its own is faster.
 inline constexpr int kHopperQuantisedNormRows = 2;
 // Elements of a quantised weight that are dequantised at a time for the library: 128 MiB.
 inline constexpr int64_t kDequantisedElements = int64_t{64} << 20;

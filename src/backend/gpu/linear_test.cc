@@ -360,7 +360,7 @@ TEST(GpuLinearQuantised, PlansOfFewRowsFitAMultiprocessor) {
           EXPECT_LE(plan.grid, std::min(132, p.units));
           EXPECT_LE(p.at_once, kHopperFewAtOnce);
           EXPECT_GE(p.depth, 1);
-          EXPECT_LE(p.depth, kHopperFewDepth);
+          EXPECT_LE(p.depth, kHopperPieceDepth);
           // Barriers of warps that take turns, and of pairs of gate and up.
           EXPECT_EQ(p.gate_barrier, p.turns > 1 ? 1 + p.at_once * p.turns : 1);
           EXPECT_LE(p.gate_barrier + (gated ? p.at_once / 2 : 0) - 1, kHopperFewBarriers);
@@ -402,13 +402,47 @@ TEST(GpuLinearQuantised, PlansOfManyRowsFitAMultiprocessor) {
             EXPECT_GE(wide.stages, std::max(2, p.turns));
             EXPECT_LE(wide.stages, kHopperQuantisedWideStages);
             EXPECT_GE(p.depth, 1);
-            EXPECT_LE(p.depth, kHopperFewDepth);
+            EXPECT_LE(p.depth, kHopperPieceDepth);
           }
         }
       }
     }
   }
   EXPECT_GT(planned, 1500);
+}
+
+TEST(GpuLinearQuantised, PlansOfExpertsFitAMultiprocessor) {
+  int planned = 0;
+  for (const int n : {16, 48, 768, 1536, 2048, 2880, 5760}) {
+    for (const int k : {64, 704, 768, 2048, 2880, 8192}) {
+      for (const int m : {8, 16, 32, 64}) {
+        for (const bool gated : {false, true}) {
+          HopperQuantisedWideParams wide = {};
+          HopperQuantisedParams& p = wide.product;
+          p.linear.epilogue = gated ? kHopperGated : kHopperStore;
+          p.linear.m = m;
+          p.linear.n = p.weight.n = n;
+          p.linear.k = p.weight.k = k;
+          p.weight.form = kWeightQuantised;
+          p.weight.low_bits = 8;
+          p.weight.scheme = kSchemeScale;
+          const HopperLinearPlan plan = hopper_quantised_experts_plan(wide, 132);
+          if (plan.kernel == KernelId::kNone) continue;
+          planned++;
+          SCOPED_TRACE(std::to_string(n) + "x" + std::to_string(k) + ", tiles of " + std::to_string(m) + " rows");
+          EXPECT_LE(plan.dynamic_memory, kHopperMostShared);
+          EXPECT_LE(plan.threads, hopper_quantised_wide_threads(m));
+          EXPECT_EQ(plan.threads, 128 * p.at_once * p.turns + 32);
+          EXPECT_EQ(plan.grid, 132);
+          EXPECT_EQ(wide.rows, m);
+          EXPECT_EQ(p.units % p.at_once, 0);
+          EXPECT_GE(wide.stages, std::max(2, p.turns));
+          EXPECT_GE(p.depth, 1);
+        }
+      }
+    }
+  }
+  EXPECT_GT(planned, 250);
 }
 
 // A GPU's own variants and its library serve rows on 16 bytes, the portable kernels the others.

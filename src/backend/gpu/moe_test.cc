@@ -149,6 +149,7 @@ class Experts {
 TEST(GpuMoeExperts, HaveTheBitsOfLinearAndGluCalledAlone) {
   std::vector<ExpertsCase> all(std::begin(cases::kExpertsCases), std::end(cases::kExpertsCases));
   all.insert(all.end(), std::begin(cases::kGpuExpertsCases), std::end(cases::kGpuExpertsCases));
+  if (!on_emulator()) all.insert(all.end(), std::begin(cases::kChipExpertsCases), std::end(cases::kChipExpertsCases));
   for (const ExpertsCase& c : all) {
     // A chip's own kernels have tiles of up to 128 rows for an expert and need rows that start at whole 16 bytes; the
     // emulator would take too long for so many tokens.

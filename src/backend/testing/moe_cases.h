@@ -205,6 +205,15 @@ inline constexpr ExpertsCase kGpuExpertsCases[] = {
     {DType::kGF8, DType::kGF8, 96, 160, DType::kF16, true, true},
     {DType::kGF8, DType::kGF8, 64, 32, DType::kF32, false},
 };
+// Sizes that kernels of a chip's own serve. On the emulator the portable ones would take long, and have had the others.
+inline constexpr ExpertsCase kChipExpertsCases[] = {
+    {DType::kQ4_0, DType::kQ8_0, 640, 832, DType::kBF16, true, true},
+    {DType::kQ4_K, DType::kQ6_K, 768, 512, DType::kBF16},
+    {DType::kQ8_0, DType::kQ8_0, 320, 192, DType::kF16},
+    {DType::kGF8, DType::kGF8, 512, 384, DType::kBF16, true, true},
+    {DType::kQ5_1, DType::kIQ4_XS, 320, 1024, DType::kBF16, false, false, Activation::kRelu2},
+    {DType::kMXFP4, DType::kMXFP4, 576, 1152, DType::kBF16, true, true, Activation::kSilu, 7.0f},
+};
 
 // k different experts per token, among the first `among`.
 inline std::vector<int32_t> random_choices(int64_t tokens, int64_t k, int64_t among, uint64_t seed) {

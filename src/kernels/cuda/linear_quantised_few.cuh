@@ -2,7 +2,7 @@
 // linear for quantised weights and 1 to 8 rows: warps unpack codes into registers, where the tensor cores take them
 // (sm_90a).
 //
-// Equal by memcmp to linear_quantised_wide.cuh, which serves more rows, and to linear_quantised.cuh. What limits a
+// Equal by memcmp to linear_quantised_wide.cuh, which serves more rows, and to the portable linear. What limits a
 // product of few rows is the chain: one k16 step after the other, in a fixed order, and beside it the instructions that
 // make values of codes. So codes are never unpacked into shared memory. A tile of 16 rows of W is one panel and belongs
 // to `turns` warps, which take its pieces of 256 k in turn:
@@ -25,6 +25,50 @@
 
 #include "kernels/cuda/linear_chain.cuh"
 #include "kernels/cuda/quantised_pieces.cuh"
+#include "kernels/norm_sum.h"
+
+HOPPER_FN void hopper_norm_barrier() {
+  asm volatile("bar.sync 1, 64;" ::: "memory");
+}
+
+// Normalises the rows one after another, with two warps, as norm_sum.h requires: a thread has four lanes of one
+// chain. `held` has room for one row of floats, `chains` for 256; `tid` is a thread's number among these 64.
+template <typename T>
+HOPPER_FN void hopper_norm_x(const HopperQuantisedParams& p, uchar* rows, const float* x, const float* norm,
+                             float* held, float* chains, int tid) {
+  const int k = p.linear.k;
+  for (int m = 0; m < p.linear.m; m++) {
+    const float* from = x + (i64)m * p.linear.x_stride;
+    float c[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    for (int base = 4 * tid; base < k; base += 8 * 256) {
+      float4 v[8];
+      UNROLL for (int i = 0; i < 8; i++) {
+        v[i] = base + i * 256 < k ? __ldcg((const float4*)(from + base + i * 256)) : make_float4(0, 0, 0, 0);
+      }
+      UNROLL for (int i = 0; i < 8; i++) {
+        c[0] = fma(v[i].x, v[i].x, c[0]);
+        c[1] = fma(v[i].y, v[i].y, c[1]);
+        c[2] = fma(v[i].z, v[i].z, c[2]);
+        c[3] = fma(v[i].w, v[i].w, c[3]);
+        if (base + i * 256 < k) *(float4*)(held + base + i * 256) = v[i];
+      }
+    }
+    *(float4*)(chains + 4 * tid) = make_float4(c[0], c[1], c[2], c[3]);
+    hopper_norm_barrier();
+    const float* l = chains + (tid & 31);
+    const float inverse =
+        norm_inverse(simd_sum(norm_fold(l[0], l[32], l[64], l[96], l[128], l[160], l[192], l[224])), k, p.linear.eps);
+#pragma unroll 4
+    for (int at = 4 * tid; at < k; at += 256) {
+      const float4 v = *(const float4*)(held + at);
+      const float* w = norm + at;
+      *(uint2*)(rows + m * p.x_row + at * 2) =
+          make_uint2(hopper_pack<T>((v.x * inverse) * __ldg(w), (v.y * inverse) * __ldg(w + 1)),
+                     hopper_pack<T>((v.z * inverse) * __ldg(w + 2), (v.w * inverse) * __ldg(w + 3)));
+    }
+    hopper_norm_barrier();
+  }
+}
 
 // Not inline: with these instructions in between, those of the chain would be further apart.
 template <typename T>

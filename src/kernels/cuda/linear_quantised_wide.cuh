@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear for quantised weights and more than 8 rows: W is wgmma's 64-row operand, unpacked into registers, x its
-// columns (sm_90a).
+// linear for quantised weights and more rows than linear_quantised_few.cuh takes, and for quantised experts: W is
+// wgmma's 64-row operand, unpacked into registers, x its columns (sm_90a).
 //
-// Equal by memcmp to linear_quantised.cuh and linear_quantised_few.cuh. A tile of 64 rows of W is four panels, one for
-// each warp of a warpgroup (gated: two of gate and the matching two of up), and up to `Rows` rows of x. It belongs to
-// `turns` warpgroups, which take its pieces of 256 k in turn:
+// Equal by memcmp to linear_quantised_few.cuh and to the portable linear. A tile of 64 rows of W is four panels, one
+// for each warp of a warpgroup (gated: two of gate and the matching two of up), and up to `Rows` rows of x. It belongs
+// to `turns` warpgroups, which take its pieces of 256 k in turn:
 //   - A warp has requested the codes of its next pieces ahead, into slots of its own, and makes the operands of 16
 //     steps in its registers (quantised_pieces.cuh).
 //   - Then the warpgroup before it hands over the sums, through shared memory; it multiplies, and hands them on.
@@ -15,11 +15,14 @@
 // copy engine, a piece for a stage, which all tiles of the threadgroup read. Threadgroups of the same tiles may divide
 // the rows of x.
 //
+// Experts: x is tiles of rows, each of one expert. All tiles of W of all of these are one list, of which each
+// threadgroup takes an equal part, so that none waits for an expert that has more.
+//
 // The first weights are loaded and unpacked while the preceding launch still runs; x is read after it.
 //
-// Grid, threads and dynamic memory: hopper_quantised_wide_plan(). REQUIRES: K is a multiple of 64, N and the strides of
-// out and residual of 4; out and residual are on 16-byte boundaries; x has the layout of its tensor map; gated: each
-// half has whole panels.
+// Grid, threads and dynamic memory: hopper_quantised_wide_plan(), hopper_quantised_experts_plan(). REQUIRES: K is a
+// multiple of 64, N and the strides of out and residual of 4; out and residual are on 16-byte boundaries; x has the
+// layout of its tensor map; gated: each half has whole panels; experts: at_once divides the tiles of W.
 #pragma once
 
 #include "kernels/cuda/quantised_pieces.cuh"
@@ -42,6 +45,7 @@ HOPPER_WG_ALL_FROM_REGISTERS(half, "f16")
 
 struct HopperQuantisedWideSmem {
   unsigned long long full[kHopperQuantisedWideStages], empty[kHopperQuantisedWideStages];
+  int row_tiles;  // of experts
 };
 
 template <typename T, typename Kind, int Rows>
@@ -57,9 +61,9 @@ struct HopperQuantisedWide {
     kBatch = kTurns ? 16 : 8  // steps whose operands a warp has at a time: sums of many rows need registers
   };
 
-  // A piece: its tile, its number there, and how many tiles of the warpgroup were before.
+  // A piece: its tile, and its number there.
   struct Place {
-    int tile, piece, round;
+    int tile, piece;
   };
   // A stage of x in the ring.
   struct Stage {
@@ -79,15 +83,55 @@ struct HopperQuantisedWide {
   HOPPER_FN void turn_wait(int barrier) { asm volatile("bar.sync %0, 256;" ::"r"(barrier) : "memory"); }
   HOPPER_FN void turn_arrive(int barrier) { asm volatile("bar.arrive %0, 256;" ::"r"(barrier) : "memory"); }
 
+  // hopper_read_once(), made again wherever it is used, so that it takes no registers in between.
+  HOPPER_FN unsigned long long hopper_read_once_here() {
+    unsigned long long policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+  }
+
+  // ---- tiles ----
+
+  // Of a tile of W in the list of a threadgroup: the tile of rows of x, and the tile within its matrix.
+  HOPPER_FN int row_tile(const HopperQuantisedWideParams& p, int tile) {
+    return p.row_tiles == 0 ? (int)blockIdx.y : tile / p.product.units;
+  }
+  HOPPER_FN int tile_of_matrix(const HopperQuantisedWideParams& p, int tile) {
+    return p.row_tiles == 0 ? tile : tile % p.product.units;
+  }
+  HOPPER_FN int row_of(const HopperQuantisedWideParams& p, int tile) { return row_tile(p, tile) * p.rows; }
+  // The panel of a warp.
+  HOPPER_FN const uchar* panel_of(const HopperQuantisedWideParams& wide, const uchar* w, const int* experts, int tile,
+                                  int part) {
+    const HopperQuantisedParams& p = wide.product;
+    if (wide.row_tiles != 0) w += __ldcg(experts + row_tile(wide, tile)) * p.weight.expert_stride;
+    tile = tile_of_matrix(wide, tile);
+    const int panel = p.linear.epilogue == kHopperGated
+                          ? min(2 * tile + (part & 1), p.gate_panels - 1) + (part >> 1) * p.gate_panels
+                          : min(4 * tile + part, p.panels - 1);
+    return w + (unsigned long long)(uint)panel * (uint)p.weight.stride;
+  }
+  // Of experts, how many tiles of rows there are: the table goes on with -1.
+  HOPPER_FN int count_row_tiles(int most, const int* experts, int lane) {
+    int count = 0;
+#pragma unroll 4
+    for (int first = 0; first < most; first += 32) {
+      const bool used = first + lane < most && __ldcg(experts + first + lane) >= 0;
+      count += __popc(__ballot_sync(0xffffffffu, used));
+    }
+    return count;
+  }
+
   // ---- the warp that loads x ----
 
-  HOPPER_FN void produce(const HopperQuantisedWideParams& p, uint ring, uint full, uint empty, int row, int pieces) {
+  // `tile` is the first of the threadgroup.
+  HOPPER_FN void produce(const HopperQuantisedWideParams& p, uint ring, uint full, uint empty, int tile, int pieces) {
     const bool issues = hopper_elected();
     if (issues) hopper_prefetch_map(&p.x);
     ptx_grid_wait();
     const int whole_k = p.product.linear.k;
     Stage at = {0, 1};
-    int k = 0;
+    int k = 0, row = row_of(p, tile);
 #pragma unroll 1
     for (int i = 0; i < pieces; i++) {
       const uint barrier = full + at.slot * 8;
@@ -100,7 +144,12 @@ struct HopperQuantisedWide {
       }
       __syncwarp();
       skip(at, 1, p.stages);
-      k = k + 256 >= whole_k ? 0 : k + 256;
+      k += 256;
+      if (k >= whole_k) {
+        k = 0;
+        tile += p.product.at_once;
+        row = row_of(p, tile);
+      }
     }
   }
 
@@ -114,9 +163,16 @@ struct HopperQuantisedWide {
     y[3] = hopper_rounded<T>(v.w, l, bias, n + 3);
   }
   // hopper_linear_finish() for the sums of a tile, [row of x][row of W], with four neighbours for each thread in turn.
-  // `m`: the first row of x, of `rows`.
-  HOPPER_FN void finish(const HopperLinearParams& l, const float* sums, int tile, int m, int rows, void* out,
-                        const float* bias, const float* residual) {
+  HOPPER_FN void finish(const HopperQuantisedWideParams& p, const float* sums, int tile, void* out, const float* bias,
+                        const float* residual, const int* experts) {
+    const HopperLinearParams& l = p.product.linear;
+    const int rows_at = row_tile(p, tile), m = rows_at * p.rows;
+    int rows = min(p.rows, l.m - m);
+    if (p.row_tiles != 0) {
+      rows = __ldcg(experts + p.row_tiles + rows_at);
+      if (l.biased) bias += (i64)__ldcg(experts + rows_at) * l.n;
+    }
+    tile = tile_of_matrix(p, tile);
     const bool gated = l.epilogue == kHopperGated;
     const int shift = gated ? 3 : 4, columns = gated ? 32 : 64, all = gated ? l.n / 2 : l.n;
 #pragma unroll 1
@@ -153,8 +209,9 @@ struct HopperQuantisedWide {
   // ---- the warpgroups that unpack and multiply ----
 
   HOPPER_FN void run(const HopperQuantisedWideParams& wide, HopperQuantisedWideSmem& sm, void* out, const uchar* w,
-                     const float* bias, const float* residual) {
+                     const float* bias, const float* residual, const int* experts) {
     extern __shared__ __align__(128) unsigned char shared[];
+    if (wide.late) ptx_grid_wait();
     ptx_grid_release();
     const HopperQuantisedParams& p = wide.product;
     const HopperLinearParams& l = p.linear;
@@ -164,9 +221,6 @@ struct HopperQuantisedWide {
     const int turns = kTurns ? p.turns : 1, at_once = p.at_once, depth = p.depth, slot_bytes = p.slot_bytes,
               groups = turns * at_once, warps = 4 * groups;
     const int pieces = (l.k + 255) / 256;
-    const int first = (int)(blockIdx.x * (uint)p.units / gridDim.x),
-              last = (int)((blockIdx.x + 1) * (uint)p.units / gridDim.x);
-    const int rounds = (last - first + at_once - 1) / at_once, row = (int)blockIdx.y * wide.rows;
     // Shared memory: the ring of x, codes of all warps, their scales, the sums of each warpgroup.
     uchar* ring_at = shared + ((1024 - (ptx_shared_address(shared) & 1023)) & 1023);
     uchar* slots_at = ring_at + wide.stages * kStage;
@@ -181,38 +235,40 @@ struct HopperQuantisedWide {
       }
       hopper_barrier_init_done();
     }
+    if (wide.row_tiles != 0 && warp == warps) {
+      const int count = count_row_tiles(wide.row_tiles, experts, lane);
+      if (lane == 0) sm.row_tiles = count;
+    }
     __syncthreads();
-    if (warp == warps) return produce(wide, ring, full, empty, row, rounds * pieces);
+    // All tiles of W, or as many of experts as are computed at once.
+    const uint units = wide.row_tiles == 0 ? (uint)p.units : (uint)(sm.row_tiles * (p.units / at_once)),
+               each = wide.row_tiles == 0 ? 1u : (uint)at_once;
+    const int first = (int)(blockIdx.x * units / gridDim.x * each),
+              last = (int)((blockIdx.x + 1) * units / gridDim.x * each);
+    const int rounds = (last - first + at_once - 1) / at_once;
+    if (warp == warps) return produce(wide, ring, full, empty, first, rounds * pieces);
 
     const int group = warp >> 2, part = warp & 3, mine = group / turns, turn = group - mine * turns;
-    const bool gated = l.epilogue == kHopperGated;
-    const uchar* raw = slots_at + warp * depth * slot_bytes;
-    const uint slots = ptx_shared_address(raw), slots_end = slots + depth * slot_bytes,
+    const uint slots = ptx_shared_address(slots_at) + warp * depth * slot_bytes, slots_end = slots + depth * slot_bytes,
                my_scales = ptx_shared_address(scales_at) + warp * p.scale_bytes;
-    float* all_sums = (float*)(sums_at + group * kSumsBytes);
     const int before = turn == 0 ? group + turns - 1 : group - 1, mine_of = ((int)threadIdx.x & (kThreads - 1)) * 16;
     const uint my_sums = ptx_shared_address(sums_at) + group * kSumsBytes + mine_of,
                their_sums = ptx_shared_address(sums_at) + before * kSumsBytes + mine_of;
-    const unsigned long long policy = hopper_read_once();
 
     const auto advance = [&](Place& at) {
       at.piece += turns;
-      if (at.piece >= pieces) at.piece -= pieces, at.tile += at_once, at.round++;
+      if (at.piece >= pieces) at.piece -= pieces, at.tile += at_once;
     };
-    Place now = {first + mine, turn, 0}, next = now;
-    const auto panel_of = [&](int tile) {
-      const int panel = gated ? min(2 * tile + (part & 1), p.gate_panels - 1) + (part >> 1) * p.gate_panels
-                              : min(4 * tile + part, p.panels - 1);
-      return w + (unsigned long long)(uint)panel * (uint)p.weight.stride;
-    };
-    const uchar* panel = panel_of(next.tile);
+    Place now = {first + mine, turn}, next = now;
+    const uchar* panel = next.tile < last ? panel_of(wide, w, experts, next.tile, part) : w;
     const auto steps_of = [&](int piece) { return Kind::kEnds ? min(16, l.k / 16 - piece * 16) : 16; };
     const auto request_next = [&](uint to) {
       if (next.tile < last) {
-        Kind::template request<!Kind::kEnds>(p, panel, next.piece, steps_of(next.piece), to, policy, lane);
+        Kind::template request<!Kind::kEnds>(p, panel, next.piece, steps_of(next.piece), to, hopper_read_once_here(),
+                                             lane);
         const int tile = next.tile;
         advance(next);
-        if (next.tile != tile) panel = panel_of(next.tile);
+        if (next.tile != tile && next.tile < last) panel = panel_of(wide, w, experts, next.tile, part);
       }
       asm volatile("cp.async.commit_group;" ::: "memory");
     };
@@ -227,14 +283,14 @@ struct HopperQuantisedWide {
     Stage at = {turn, 0};
     bool begun = false;
 #pragma unroll 1
-    while (now.round < rounds) {
+    while (now.tile < first + rounds * at_once + mine) {
       const int steps = steps_of(now.piece);
       const bool here = now.tile < last, ended = now.piece + 1 == pieces, more = !ended || now.tile + at_once < last;
       const uint word = hopper_uniform(hopper_descriptor_word(ring + at.slot * kStage, 16));
       if (here) {
         hopper_wait_pieces(depth - 1);
         __syncwarp();
-        Kind::scales(p, raw + (slot - slots), now.piece, my_scales, lane);
+        Kind::scales(p, (const uchar*)__cvta_shared_to_generic(slot), now.piece, my_scales, lane);
         __syncwarp();
         UNROLL for (int first_step = 0; first_step < 16; first_step += kBatch) {
           uint a[kBatch][4];
@@ -285,17 +341,19 @@ struct HopperQuantisedWide {
       }
       if (lane == 0) hopper_barrier_arrive(empty + at.slot * 8);
       if (here && ended) {
+        float* all_sums = (float*)__cvta_shared_to_generic(my_sums - mine_of);
         group_sync(together);  // the sums that were handed on last have been read
         UNROLL for (int i = 0; i < kSums; i++) {
           all_sums[(8 * (i >> 2) + 2 * t + (i & 1)) * kSumsRow + part * 16 + g + 8 * ((i >> 1) & 1)] = acc[i];
         }
         group_sync(together);
-        finish(l, all_sums, now.tile, row, min(wide.rows, l.m - row), out, bias, residual);
+        finish(wide, all_sums, now.tile, out, bias, residual, experts);
         group_sync(together);
       }
       advance(now);
       skip(at, turns, wide.stages);
     }
+    if (!begun) ptx_grid_wait();
     // A thread must not exit while its own copies are in flight.
     asm volatile("cp.async.wait_all;" ::: "memory");
   }
@@ -304,10 +362,11 @@ struct HopperQuantisedWide {
 #define HOPPER_LINEAR_QUANTISED_WIDE(types, T, rows, kind, low, high, table, scheme)                              \
   extern "C" __global__ void __launch_bounds__(hopper_quantised_wide_threads(rows), 1)                            \
       hopper_linear_##types##_wide##rows##_##kind(const __grid_constant__ HopperQuantisedWideParams p, void* out, \
-                                                  const uchar* w, const float* bias, const float* residual) {     \
+                                                  const uchar* w, const float* bias, const float* residual,       \
+                                                  const int* experts) {                                           \
     __shared__ HopperQuantisedWideSmem sm;                                                                        \
     typedef HopperPieceKind<T, low, high, table != 0, scheme> Kind;                                               \
-    HopperQuantisedWide<T, Kind, rows>::run(p, sm, out, w, bias, residual);                                       \
+    HopperQuantisedWide<T, Kind, rows>::run(p, sm, out, w, bias, residual, experts);                              \
   }
 #define HOPPER_LINEAR_QUANTISED_WIDE_ALL(kind, ...)                 \
   HOPPER_LINEAR_QUANTISED_WIDE(bf16, bfloat, 16, kind, __VA_ARGS__) \

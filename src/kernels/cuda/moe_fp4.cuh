@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The products of experts in MXFP4 with tiles of up to 16 sorted rows and bf16 activations (sm_90a).
 //
-// Equal by memcmp to linear_quantised.cuh, which serves every quantised type: a value of MXFP4 is exact in bf16, and a
-// sum is one chain of k16 steps from zero. Here no warp unpacks for another. A warp takes 16 rows of W (gated: eight of
-// gate and the matching eight of up), copies its codes some chunks ahead into a ring of its own, and turns the eight
-// codes that a lane needs for a step into the four registers of mma's first operand. The rows of x stay in shared
+// Equal by memcmp to linear_quantised_wide.cuh, which serves every quantised type: a value of MXFP4 is exact in bf16,
+// and a sum is one chain of k16 steps from zero. Here no warp unpacks for another. A warp takes 16 rows of W (gated:
+// eight of gate and the matching eight of up), copies its codes some chunks ahead into a ring of its own, and turns the
+// eight codes that a lane needs for a step into the four registers of mma's first operand. The rows of x stay in shared
 // memory as a whole.
 //
 // The code is short where it runs (see docs/notes/gpu-families.md): with one token, instructions arrive from memory.

@@ -133,6 +133,9 @@ struct HopperPieceKind {
     kNibbles = Low == 4 && High == 0 && !Table && !kOffsetExact
   };
 
+  // The number of a step's group.
+  HOPPER_FN int group_of(const HopperQuantisedParams& p, uint step) { return (int)__umulhi(step, p.group_inverse); }
+
   // Requests a part of which not all lanes have something. The policy must not be part of a copy that only some lanes
   // execute: that was an illegal instruction.
   template <int Times>
@@ -160,8 +163,8 @@ struct HopperPieceKind {
     int first = piece, heads = 1;
     if (kByTwo) first = piece * 8, heads = steps / 2;
     if (kGrouped) {
-      first = hopper_in_units<-1>(p, piece * 16);
-      heads = hopper_in_units<-1>(p, piece * 16 + steps - 1) + 1 - first;
+      first = group_of(p, piece * 16);
+      heads = group_of(p, piece * 16 + steps - 1) + 1 - first;
     }
     request_part<Scheme == kSchemeGroup ? 2 : 1>(to + (kLow + kHigh + kSubs),
                                                  panel + (p.weight.head_at + first * kHead), heads * kHead, lane);
@@ -174,7 +177,7 @@ struct HopperPieceKind {
     UNROLL for (int i = 0; i < 2 / kUnit; i++) {
       const int unit = lane / 4 + 8 * i;
       const uint first = (uint)piece * 16;
-      const int head = kGrouped ? hopper_in_units<-1>(p, first + kUnit * unit) - hopper_in_units<-1>(p, first) : 0;
+      const int head = kGrouped ? group_of(p, first + kUnit * unit) - group_of(p, first) : 0;
       uint v[4][2];
       UNROLL for (int j = 0; j < 4; j++) {
         const int r = (lane & 3) * 4 + j;

@@ -95,7 +95,7 @@ constexpr int hopper_tall_lora_items(int wb) {
 // A wide tile gives up stages for adapters, down to these; a narrow one gives up one.
 enum { kHopperTallFewestStages = 3 };
 
-// ---- the products of experts (kernels/cuda/moe_sort.cuh, moe_linear.cuh, linear_quantised.cuh) ----
+// ---- the products of experts (kernels/cuda/moe_sort.cuh, moe_linear.cuh) ----
 
 // The choices sorted by expert: each expert's rows begin at a multiple of tile_rows, and a tile of rows has one expert.
 struct HopperMoeSortParams {

@@ -1,59 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters of linear for quantised weights on Hopper (kernels/cuda/linear_quantised.cuh).
+// Parameters of linear for quantised weights on Hopper (kernels/cuda/linear_quantised_few.cuh,
+// linear_quantised_wide.cuh).
 #pragma once
 
 #include "kernels/params/hopper.h"
 #include "kernels/params/linear.h"
 
-enum {
-  kHopperUnpackers = 8,           // warps that unpack
-  kHopperUnpackDepth = 8,         // most chunks of 128 k that are unpacked ahead
-  kHopperRawSlots = 6,            // most chunks that a warp has requested ahead
-  kHopperTileRow = 128 * 2 + 16,  // bytes of a row in a chunk; padded so that eight rows use all banks
-  kHopperPairBytes = 2 * 16 * kHopperTileRow
-};
-
-constexpr int hopper_quantised_threads(int chains) {
-  return 32 * (chains + kHopperUnpackers);
-}
-
-// A part of a panel (low codes, high codes, heads or subs, see params/linear.h) has `unit_bytes` per unit of steps.
-struct HopperRawPart {
-  int at;          // bytes from the start of a panel
-  int unit_bytes;  // 0: the format has no such part
-  int slot_at;     // bytes from the start of a slot
-};
-
 struct HopperQuantisedParams {
   HopperLinearParams linear;
   WeightParams weight;
-  HopperRawPart parts[4];
   uint group_inverse;  // 2^32 / group_steps, rounded up
   int kind;            // hopper_quantised_kind()
-  int units;           // pairs of panels: two neighbours, or (gated) a panel of gate and the matching one of up
   int panels;          // panels of W (not gated)
   int gate_panels;     // panels of each half (gated)
-  int groups;          // groups of rows of x; each is the work of one pair of multiplying warps
-  int whole_k;         // K rounded up to whole chunks
-  int resident;        // x stays in shared memory as a whole
-  int x_row;           // bytes from row to row of x in shared memory
-  int stage_bytes;     // bytes of a chunk: two tiles of W, and x where it is streamed
-  int depth, slots;
-  int slot_bytes;
-  // linear_quantised_few: tiles at once, warps that share a tile, bytes of a warp's scales, the first of the barriers
-  // of gate and up; a unit is a panel there, or (gated) two
-  int at_once, turns, scale_bytes, gate_barrier;
+  int units;           // linear_quantised_few: panels, or (gated) pairs of them; linear_quantised_wide: tiles
+  int at_once, turns;  // tiles at once, and warps (wide: warpgroups) that share a tile
+  int depth;           // pieces that a warp has requested ahead
+  int slot_bytes;      // of a piece in shared memory
+  int scale_bytes;     // of a warp's scales
+  int x_row;           // few: bytes from row to row of x in shared memory
+  int gate_barrier;    // few: the first of the barriers of gate and up
 };
 
-// ---- 1 to 8 rows (kernels/cuda/linear_quantised_few.cuh) ----
-
 enum {
-  kHopperPieceSteps = 16,            // of a piece
-  kHopperFewDepth = 3,               // most pieces that a warp has requested ahead
-  kHopperFewAtOnce = 12,             // most tiles at once
-  kHopperFewTurns = 4,               // most warps that share a tile
-  kHopperFewQuantisedThreads = 480,  // at most
-  kHopperFewBarriers = 15            // named barriers beside that of all threads
+  kHopperPieceSteps = 16,  // of a piece
+  kHopperPieceDepth = 3    // most pieces that a warp has requested ahead
 };
 // Steps that share one entry of a warp's scales.
 template <int Table, int Scheme>
@@ -61,7 +32,16 @@ struct HopperPieceScaleSteps {
   static constexpr int value = (Scheme == kSchemeSubScale && Table == 0) || Scheme == kSchemeSubScaleMin ? 1 : 2;
 };
 
-// ---- more than 8 rows (kernels/cuda/linear_quantised_wide.cuh) ----
+// ---- 1 to 8 rows (kernels/cuda/linear_quantised_few.cuh) ----
+
+enum {
+  kHopperFewAtOnce = 12,             // most tiles at once
+  kHopperFewTurns = 4,               // most warps that share a tile
+  kHopperFewQuantisedThreads = 480,  // at most
+  kHopperFewBarriers = 15            // named barriers beside that of all threads
+};
+
+// ---- more rows, and experts (kernels/cuda/linear_quantised_wide.cuh) ----
 
 enum {
   kHopperQuantisedWideStages = 8,        // most stages of x in the ring
@@ -86,21 +66,17 @@ constexpr int hopper_quantised_wide_stage(int rows) {
 constexpr int hopper_quantised_wide_sums(int rows) {
   return rows * kHopperQuantisedWideSumsRow * 4;
 }
-// Here a unit is a tile: four panels, or (gated) two of gate and two of up; warpgroups take turns.
+// A tile is four panels, or (gated) two of gate and two of up.
 struct HopperQuantisedWideParams {
   HopperTensorMap x;
   HopperQuantisedParams product;
-  int rows;    // of x, for each threadgroup
-  int stages;  // of the ring
+  int rows;       // of x, for each threadgroup; experts: in a tile
+  int stages;     // of the ring
+  int row_tiles;  // experts: tiles of rows that there is room for (HopperMoeSortParams::max_tiles); one matrix: 0
+  int late;       // the weights, or the tables of experts, are only known after the preceding launch
 };
 
-// ---- experts ----
-
-// The same for sorted rows of experts (HopperMoeParams); linear.m is the number of rows in a tile.
-struct HopperMoeQuantisedParams {
-  HopperQuantisedParams product;
-  int early;
-};
+// ---- kinds of weights ----
 
 constexpr int hopper_quantised_kind(int low_bits, int high_bits, int table, int scheme) {
   return low_bits | high_bits << 4 | table << 8 | scheme << 12;

@@ -249,38 +249,32 @@ void run_norm_and_few(GpuBackend& gpu, const LinearProduct& product) {
   run_after_norm(gpu, product, run_few);
 }
 
-// ---- quantised weights ----
+// ---- quantised weights, few rows ----
 
 // The kernel computes the norm of one or two rows, where that fits its memory; that of more rows comes before it.
-HopperLinearPlan quantised_plan(const GpuBackend& gpu, const LinearProduct& product, HopperQuantisedParams& p) {
+HopperLinearPlan quantised_few_plan(const GpuBackend& gpu, const LinearProduct& product, HopperQuantisedParams& p) {
   p = {};
   p.linear = params_of(product);
   p.weight = weight_params(product.weight);
-  p.linear.normed = product.args.norm != nullptr && product.args.x.rows <= kHopperQuantisedNormRows;
-  for (auto* plan : {hopper_quantised_few_plan, hopper_quantised_plan}) {
-    for (const int normed : {p.linear.normed, 0}) {
-      HopperQuantisedParams tried = p;
-      tried.linear.normed = normed;
-      const HopperLinearPlan planned = plan(tried, gpu.device().info().compute_units);
-      if (planned.kernel == KernelId::kNone) continue;
-      p = tried;
-      return planned;
-    }
+  const int normed = product.args.norm != nullptr && product.args.x.rows <= kHopperQuantisedNormRows;
+  for (p.linear.normed = normed; p.linear.normed >= 0; p.linear.normed--) {
+    const HopperLinearPlan plan = hopper_quantised_few_plan(p, gpu.device().info().compute_units);
+    if (plan.kernel != KernelId::kNone) return plan;
   }
   return {};
 }
 
-bool quantised_serves(GpuBackend& gpu, const LinearProduct& product) {
+bool quantised_few_serves(GpuBackend& gpu, const LinearProduct& product) {
   HopperQuantisedParams p;
-  return is_quantised(product.weight.dtype()) && fits(gpu, product, kHopperQuantisedRows) &&
-         quantised_plan(gpu, product, p).kernel != KernelId::kNone;
+  return is_quantised(product.weight.dtype()) && fits(gpu, product, kHopperQuantisedFewRows) &&
+         quantised_few_plan(gpu, product, p).kernel != KernelId::kNone;
 }
 
-void run_quantised(GpuBackend& gpu, const LinearProduct& product) {
+void run_quantised_few(GpuBackend& gpu, const LinearProduct& product) {
   const LinearArgs& args = product.args;
   const int64_t k = product.weight.k();
   HopperQuantisedParams p;
-  const HopperLinearPlan plan = quantised_plan(gpu, product, p);
+  const HopperLinearPlan plan = quantised_few_plan(gpu, product, p);
   const void* x = args.x.data;
   if (args.norm != nullptr && p.linear.normed == 0) {
     x = normed_rows(gpu, product).data;
@@ -289,12 +283,12 @@ void run_quantised(GpuBackend& gpu, const LinearProduct& product) {
   launch_planned(gpu, product, plan, p, x);
 }
 
-// ---- quantised weights, more than 8 rows ----
+// ---- quantised weights, more rows ----
 
 HopperQuantisedWidePlan wide_plan(const GpuBackend& gpu, const LinearProduct& product, HopperQuantisedWideParams& p) {
   const LinearArgs& args = product.args;
   if (!is_quantised(product.weight.dtype()) || !fits(gpu, product, kHopperQuantisedWideRows)) return {};
-  if (args.x.rows <= kHopperQuantisedFewRows || reinterpret_cast<uintptr_t>(args.residual.data) % 16 != 0) return {};
+  if (reinterpret_cast<uintptr_t>(args.residual.data) % 16 != 0) return {};
   p = {};
   p.product.linear = params_of(product);
   p.product.linear.normed = 0;
@@ -322,7 +316,8 @@ void run_wide(GpuBackend& gpu, const LinearProduct& product) {
   HopperQuantisedWideParams p;
   const HopperQuantisedWidePlan plan = wide_plan(gpu, product, p);
   QUIRE_CHECK(map_rows_of_x(gpu, product, p), "wide_serves() has mapped these rows");
-  gpu.launch({plan.launch.kernel, product.type}, p, {args.out.data, product.weight.data, args.bias, args.residual.data},
+  gpu.launch({plan.launch.kernel, product.type}, p,
+             {args.out.data, product.weight.data, args.bias, args.residual.data, nullptr},
              {static_cast<uint32_t>(plan.launch.grid), static_cast<uint32_t>(plan.parts)},
              static_cast<uint32_t>(plan.launch.threads), static_cast<uint32_t>(plan.launch.dynamic_memory));
 }
@@ -335,6 +330,6 @@ const LinearPath kNormAndTall = {norm_and_tall_serve, run_norm_and_tall};
 const LinearPath kFewRows = {few_serves, run_few};
 const LinearPath kNormAndFew = {norm_and_few_serve, run_norm_and_few};
 const LinearPath kQuantisedWide = {wide_serves, run_wide};
-const LinearPath kQuantised = {quantised_serves, run_quantised};
+const LinearPath kQuantisedFew = {quantised_few_serves, run_quantised_few};
 
 }  // namespace quire::gpu::hopper

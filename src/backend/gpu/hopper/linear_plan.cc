@@ -9,12 +9,10 @@
 namespace quire::gpu {
 namespace {
 
-constexpr int kHalfShared = 113664;                  // that each of two threadgroups on a multiprocessor may have
 constexpr int kFewStageBytes = 16 * (128 * 2 + 16);  // of linear_few: 16 rows of W, 128 k
 constexpr int kFewInFlight = 32 * 1024;              // bytes that linear_quantised_few has requested ahead
 constexpr int kQuantisedWideInFlight = 64 * 1024;    // the same for linear_quantised_wide
 constexpr int kQuantisedWideFewestStages = 2;        // of x
-constexpr i64 kResidentBytes = 16 * 1024;            // x up to this size waits in shared memory, else it streams
 
 // linear_tall in several launches: up to so many rows of x, and launches.
 constexpr int kHopperSeveralRows = 16;
@@ -24,61 +22,31 @@ int groups(int items, int each) {
   return (items + each - 1) / each;
 }
 
-// The parts of a quantised panel, and where they stand in a slot for a chunk of so many steps.
-void set_parts(HopperQuantisedParams& p, int chunk) {
-  const WeightParams& w = p.weight;
+// The bytes of a piece of a panel: codes, then the scales of its steps.
+int piece_bytes(const WeightParams& w) {
   const bool by_two = w.scheme == kSchemeScale || w.scheme == kSchemeScaleMin || w.scheme == kSchemeExponent;
+  const bool grouped = w.scheme == kSchemeGroup || w.scheme == kSchemeE4M3, has_subs = !by_two && !grouped;
   const int head_bytes = w.scheme == kSchemeGroup                                  ? 8
                          : w.scheme == kSchemeExponent                             ? 1
                          : w.scheme == kSchemeScale || w.scheme == kSchemeSubScale ? 2
                                                                                    : 4;
-  const bool grouped = w.scheme == kSchemeGroup || w.scheme == kSchemeE4M3;
-  const int head_steps = grouped ? w.group_steps : by_two ? 2 : 16;
-  const bool has_subs = !by_two && !grouped;
-  const int sub_steps = w.scheme == kSchemeSuperMin ? 2 : 1 << w.sub_shift;
-  p.parts[0] = {0, 32 * w.low_bits, 0};
-  p.parts[1] = {w.high_at, 32 * w.high_bits, 0};
-  p.parts[2] = {w.head_at, 16 * head_bytes, 0};
-  p.parts[3] = {w.sub_at, has_subs ? (w.scheme == kSchemeSuperMin ? 32 : 16) : 0, 0};
+  const int head_steps = grouped ? w.group_steps : by_two ? 2 : kHopperPieceSteps;
+  const int heads = head_steps < kHopperPieceSteps ? kHopperPieceSteps / head_steps + 1 : 1;
+  const int sub_steps = w.scheme == kSchemeSuperMin ? 2 : 1 << w.sub_shift,
+            sub_bytes = w.scheme == kSchemeSuperMin ? 32 : 16;
+  return kHopperPieceSteps * 32 * (w.low_bits + w.high_bits) + heads * 16 * head_bytes +
+         (has_subs ? kHopperPieceSteps / sub_steps * sub_bytes : 0);
+}
+
+// What does not depend on how the work is divided.
+void set_pieces(HopperQuantisedParams& p) {
+  const WeightParams& w = p.weight;
   const auto steps = static_cast<uint>(w.group_steps);
   p.group_inverse = w.group_steps < 2 ? 0 : static_cast<uint>((0x100000000ull + steps - 1) / steps);
-  // A group may begin inside a chunk.
-  const int heads = head_steps < chunk ? chunk / head_steps + 1 : head_steps % chunk == 0 ? 1 : 2;
-  const int units[4] = {chunk, chunk, heads, chunk / sub_steps};
-  p.slot_bytes = 0;
-  for (int i = 0; i < 4; i++) {
-    p.parts[i].slot_at = p.slot_bytes;
-    p.slot_bytes += units[i] * p.parts[i].unit_bytes;
-  }
-}
-
-// Chooses the depth and the slots of the ring that fit `budget`; returns the bytes of all, or 0.
-int fit_ring(HopperQuantisedParams& p, int resident_bytes, int budget) {
-  for (int depth = 6; depth >= 4; depth--) {
-    const int left = budget - resident_bytes - depth * p.stage_bytes;
-    int slots = left / (kHopperUnpackers * p.slot_bytes);
-    if (left < 0 || slots < (depth > 4 ? 3 : 2)) continue;
-    slots = std::min<int>(slots, kHopperRawSlots);
-    int room = left - slots * kHopperUnpackers * p.slot_bytes;
-    while (depth < kHopperUnpackDepth && room >= p.stage_bytes) {
-      depth++;
-      room -= p.stage_bytes;
-    }
-    p.depth = depth;
-    p.slots = slots;
-    return resident_bytes + depth * p.stage_bytes + slots * kHopperUnpackers * p.slot_bytes;
-  }
-  return 0;
-}
-
-// The panels of a product, and the pairs of them.
-void set_units(HopperQuantisedParams& p) {
-  HopperLinearParams& l = p.linear;
-  p.kind = hopper_quantised_kind(p.weight.low_bits, p.weight.high_bits, p.weight.table, p.weight.scheme);
-  p.panels = groups(l.n, 16);
-  p.gate_panels = l.n / 32;
-  p.units = l.epilogue == kHopperGated ? p.gate_panels : groups(p.panels, 2);
-  l.tiles = 2 * p.units;
+  p.kind = hopper_quantised_kind(w.low_bits, w.high_bits, w.table, w.scheme);
+  p.panels = groups(p.linear.n, 16);
+  p.gate_panels = p.linear.n / 32;
+  p.slot_bytes = piece_bytes(w);
 }
 
 // Bytes of x where it stays in shared memory as a whole. The chains read past the end of a row, up to a whole chunk. A
@@ -145,8 +113,8 @@ bool fit_pieces(HopperQuantisedParams& p, int scale_steps) {
   const bool alone = p.turns == 1;
   const i64 piece = i64{few_warps(p)} * p.slot_bytes;
   p.scale_bytes = (alone ? 2 : 1) * kHopperPieceSteps / scale_steps * 16 * 8;
-  p.depth =
-      alone ? kHopperFewDepth : std::min<int>(static_cast<int>((kFewInFlight + piece - 1) / piece), kHopperFewDepth);
+  p.depth = alone ? kHopperPieceDepth
+                  : std::min<int>(static_cast<int>((kFewInFlight + piece - 1) / piece), kHopperPieceDepth);
   while (p.depth > (alone ? 2 : 1) && few_memory(p) > kHopperMostShared) p.depth--;
   return few_memory(p) <= kHopperMostShared;
 }
@@ -215,39 +183,6 @@ bool hopper_tall_joins_lora(const HopperTallPlan& plan, int k, int64_t runs, int
   return each * kHopperLoraHidingBytes <= bytes;
 }
 
-// Two threadgroups share a multiprocessor wherever they fit, so that the next launch's weights are on their way while
-// this one ends.
-HopperLinearPlan hopper_quantised_plan(HopperQuantisedParams& p, int multiprocessors) {
-  HopperLinearParams& l = p.linear;
-  const bool gated = l.epilogue == kHopperGated;
-  if (l.m < 1 || l.m > kHopperQuantisedRows || l.k % 32 != 0 || l.k > 1 << 20 || p.weight.form != kWeightQuantised)
-    return {};
-  if ((gated && l.n % 32 != 0) || (l.normed && l.m > kHopperQuantisedNormRows)) return {};
-  set_parts(p, 8);
-  set_units(p);
-  const int rows = l.m <= 8 ? 8 : l.m <= 32 ? 16 : 32;  // of a chain
-  p.groups = groups(l.m, rows);
-  p.whole_k = groups(l.k, 128) * 128;
-  p.resident = l.normed || i64{l.m} * (l.k + 8) * 2 <= kResidentBytes;
-  const i64 x_bytes = p.resident ? resident_bytes(l) : 0;
-  p.x_row = p.resident ? (l.k + 8) * 2 : kHopperTileRow;
-  p.stage_bytes = kHopperPairBytes + (p.resident ? 0 : p.groups * rows * kHopperTileRow);
-  if (x_bytes > kHopperMostShared) return {};
-  int per_multiprocessor = 2;
-  int memory = fit_ring(p, static_cast<int>(x_bytes), kHalfShared);
-  if (memory == 0 || rows == 32) {
-    per_multiprocessor = 1;
-    memory = fit_ring(p, static_cast<int>(x_bytes), kHopperMostShared);
-  }
-  if (memory == 0) return {};
-  const int rounds = groups(p.units, per_multiprocessor * multiprocessors);
-  const KernelId kernel = l.m <= 8    ? KernelId::kHopperQuantisedM8
-                          : l.m <= 16 ? KernelId::kHopperQuantisedM16
-                          : l.m <= 32 ? KernelId::kHopperQuantisedM32
-                                      : KernelId::kHopperQuantisedM64;
-  return {kernel, groups(p.units, rounds), hopper_quantised_threads(l.m <= 16 ? 2 : 4), memory};
-}
-
 // A threadgroup has as many tiles at once as a multiprocessor has to serve, or a part of these; few tiles have several
 // warps each, so that the chain does not wait for values.
 HopperLinearPlan hopper_quantised_few_plan(HopperQuantisedParams& p, int multiprocessors) {
@@ -258,8 +193,7 @@ HopperLinearPlan hopper_quantised_few_plan(HopperQuantisedParams& p, int multipr
   if (w.form != kWeightQuantised || (gated && l.n % 32 != 0)) return {};
   if (l.normed && l.m > kHopperQuantisedNormRows) return {};
   if (!groups_fit_pieces(w)) return {};
-  set_parts(p, kHopperPieceSteps);
-  set_units(p);
+  set_pieces(p);
   p.units = gated ? p.gate_panels : p.panels;
   p.x_row = (l.k + 8) * 2;
   const FewKernel few = few_kernel(p.kind);
@@ -274,42 +208,70 @@ HopperLinearPlan hopper_quantised_few_plan(HopperQuantisedParams& p, int multipr
   return {};
 }
 
-// As many tiles at once as a multiprocessor has to serve, or a part of these. A tile alone has several warpgroups, and
-// no more rows of x than leave them room; other threadgroups have the other rows.
-HopperQuantisedWidePlan hopper_quantised_wide_plan(HopperQuantisedWideParams& wide, int multiprocessors) {
-  HopperQuantisedParams& p = wide.product;
+namespace {
+
+// What both plans need; false if the kernel does not serve the product.
+bool set_wide_product(HopperQuantisedParams& p) {
   const HopperLinearParams& l = p.linear;
   const bool gated = l.epilogue == kHopperGated;
-  if (l.m < 1 || l.m > kHopperQuantisedWideRows || l.k % 64 != 0 || l.k > 1 << 20 || l.normed != 0) return {};
-  if (p.weight.form != kWeightQuantised || (gated && l.n % 32 != 0) || l.n % 4 != 0) return {};
-  if (l.out_stride % 4 != 0 || l.residual_stride % 4 != 0 || !groups_fit_pieces(p.weight)) return {};
-  set_parts(p, kHopperPieceSteps);
-  set_units(p);
+  if (l.m < 1 || l.m > kHopperQuantisedWideRows || l.k % 64 != 0 || l.k > 1 << 20 || l.normed != 0) return false;
+  if (p.weight.form != kWeightQuantised || (gated && l.n % 32 != 0) || l.n % 4 != 0) return false;
+  if (l.out_stride % 4 != 0 || l.residual_stride % 4 != 0 || !groups_fit_pieces(p.weight)) return false;
+  set_pieces(p);
   p.units = gated ? groups(p.gate_panels, 2) : groups(p.panels, 4);
-  HopperQuantisedWidePlan plan;
-  const int most_rows = p.units * groups(l.m, 32) > multiprocessors ? 64 : 32;
-  plan.parts = groups(l.m, most_rows);
-  while (plan.parts * 2 * p.units <= multiprocessors && l.m > 16 * plan.parts) plan.parts *= 2;
-  wide.rows = groups(groups(l.m, plan.parts), 8) * 8;
-  plan.parts = groups(l.m, wide.rows);
-  const int grid = std::min(p.units, std::max(1, multiprocessors / plan.parts)), most = groups(p.units, grid);
-  // Of the kernel: only that for many rows has four tiles at once.
-  const int rows = wide.rows > 32 || most == hopper_quantised_wide_groups(64) ? 64 : wide.rows > 16 ? 32 : 16;
+  return true;
+}
+
+// The launch of the kernel for up to `rows` rows of x, whose tiles at once have been chosen.
+HopperLinearPlan wide_launch(HopperQuantisedWideParams& wide, int rows, int grid) {
+  HopperQuantisedParams& p = wide.product;
   const int most_groups = hopper_quantised_wide_groups(rows);
-  p.at_once = groups(most, groups(most, most_groups));
-  p.turns = hopper_quantised_wide_turns(rows) ? std::min(most_groups / p.at_once, groups(l.k, 256)) : 1;
+  p.turns = hopper_quantised_wide_turns(rows) ? std::min(most_groups / p.at_once, groups(p.linear.k, 256)) : 1;
   const int in_all = p.at_once * p.turns;
   p.scale_bytes = kHopperPieceSteps / few_kernel(p.kind).scale_steps * 16 * 8;
   const int left = kHopperMostShared - kHopperQuantisedWideAlignment -
                    in_all * (4 * p.scale_bytes + hopper_quantised_wide_sums(rows));
   const int piece = 4 * in_all * p.slot_bytes, stage = hopper_quantised_wide_stage(rows);
-  p.depth = std::clamp(groups(kQuantisedWideInFlight, piece), 2, int{kHopperFewDepth});
+  p.depth = std::clamp(groups(kQuantisedWideInFlight, piece), 2, int{kHopperPieceDepth});
   while (p.depth > 1 && left - p.depth * piece < (kQuantisedWideFewestStages + 1) * stage) p.depth--;
   wide.stages = std::min((left - p.depth * piece) / stage, int{kHopperQuantisedWideStages});
   if (wide.stages < std::max(p.turns, kQuantisedWideFewestStages)) return {};
-  plan.launch = {wide_kernel(p.kind, rows), grid, 128 * in_all + 32,
-                 kHopperMostShared - left + p.depth * piece + wide.stages * stage};
+  return {wide_kernel(p.kind, rows), grid, 128 * in_all + 32,
+          kHopperMostShared - left + p.depth * piece + wide.stages * stage};
+}
+
+}  // namespace
+
+// As many tiles at once as a multiprocessor has to serve, or a part of these. A tile alone has several warpgroups, and
+// no more rows of x than leave them room; other threadgroups have the other rows.
+HopperQuantisedWidePlan hopper_quantised_wide_plan(HopperQuantisedWideParams& wide, int multiprocessors) {
+  HopperQuantisedParams& p = wide.product;
+  if (!set_wide_product(p)) return {};
+  const int m = p.linear.m;
+  HopperQuantisedWidePlan plan;
+  const int most_rows = p.units * groups(m, 32) > multiprocessors ? 64 : 32;
+  plan.parts = groups(m, most_rows);
+  while (plan.parts * 2 * p.units <= multiprocessors && m > 16 * plan.parts) plan.parts *= 2;
+  wide.rows = groups(groups(m, plan.parts), 8) * 8;
+  plan.parts = groups(m, wide.rows);
+  const int grid = std::min(p.units, std::max(1, multiprocessors / plan.parts)), most = groups(p.units, grid);
+  // Of the kernel: only that for many rows has four tiles at once.
+  const int rows = wide.rows > 32 || most == hopper_quantised_wide_groups(64) ? 64 : wide.rows > 16 ? 32 : 16;
+  p.at_once = groups(most, groups(most, hopper_quantised_wide_groups(rows)));
+  plan.launch = wide_launch(wide, rows, grid);
   return plan;
+}
+
+// Each threadgroup has a multiprocessor, and a tile at a time, unless warpgroups cannot share one.
+HopperLinearPlan hopper_quantised_experts_plan(HopperQuantisedWideParams& wide, int multiprocessors) {
+  HopperQuantisedParams& p = wide.product;
+  if (!set_wide_product(p)) return {};
+  wide.rows = p.linear.m;
+  const int rows = wide.rows > 32 ? 64 : wide.rows > 16 ? 32 : 16;
+  p.at_once = hopper_quantised_wide_turns(rows) ? 1 : hopper_quantised_wide_groups(rows);
+  while (p.units % p.at_once != 0) p.at_once--;
+  if (wide.rows > 64) return {};
+  return wide_launch(wide, rows, multiprocessors);
 }
 
 }  // namespace quire::gpu

@@ -44,15 +44,17 @@ HopperTallPlan hopper_tall_plan(const HopperLinearParams& p, bool adapted, int m
 // run at the same time, because they wait for each other; and it must be faster.
 bool hopper_tall_joins_lora(const HopperTallPlan& plan, int k, int64_t runs, int groups_of_ranks);
 
-// linear_quantised. Fills in what follows from `linear` and `weight`.
-HopperLinearPlan hopper_quantised_plan(HopperQuantisedParams& p, int multiprocessors);
-// linear_quantised_few, for up to kHopperQuantisedFewRows rows that fit the memory of a multiprocessor.
+// linear_quantised_few, for up to kHopperQuantisedFewRows rows that fit the memory of a multiprocessor. Fills in what
+// follows from `linear` and `weight`.
 HopperLinearPlan hopper_quantised_few_plan(HopperQuantisedParams& p, int multiprocessors);
-// linear_quantised_wide, for more rows. `product` has been filled in as for the others, `x` is filled in by the caller.
+// linear_quantised_wide, for up to kHopperQuantisedWideRows rows. `product` has been filled in as for the other, `x` is
+// filled in by the caller.
 struct HopperQuantisedWidePlan {
   HopperLinearPlan launch;  // kNone: this kernel does not serve it
   int parts = 1;            // threadgroups that share the rows of x
 };
 HopperQuantisedWidePlan hopper_quantised_wide_plan(HopperQuantisedWideParams& p, int multiprocessors);
+// The same for experts; linear.m is the number of rows in a tile of x, up to 64.
+HopperLinearPlan hopper_quantised_experts_plan(HopperQuantisedWideParams& p, int multiprocessors);
 
 }  // namespace quire::gpu

@@ -33,7 +33,7 @@ extern const LinearPath kTall;               // the same, wherever it can run
 extern const LinearPath kNormAndTall;        // a norm in a launch of its own, and then the same
 extern const LinearPath kFewRows;            // up to 32 rows
 extern const LinearPath kNormAndFew;         // a norm in a launch of its own, and then the same
-extern const LinearPath kQuantisedWide;      // quantised weights, 9 to 256 rows
-extern const LinearPath kQuantised;          // the same, up to 8 rows; up to 64 of any layout
+extern const LinearPath kQuantisedFew;       // quantised weights, up to 8 rows
+extern const LinearPath kQuantisedWide;      // the same, up to 256 rows
 
 }  // namespace quire::gpu::hopper
