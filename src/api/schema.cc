@@ -3,9 +3,14 @@
 #include "api/schema.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
+#include <mutex>
+#include <set>
 
 #include "api/json_writer.h"
+#include "base/log.h"
+#include "base/suggest.h"
 #include "base/utf8.h"
 
 namespace quire::api {
@@ -13,6 +18,24 @@ namespace {
 
 constexpr size_t kMaxDepth = 64;          // vLLM's bound on nesting
 constexpr size_t kMaxValues = 1'250'000;  // a million token ids and some more; a value takes about 56 bytes
+constexpr size_t kMostIgnored = 100;      // fields without a row that the log names
+constexpr size_t kLongestName = 64;
+
+// Says in the log, once for each name, that a field of requests has no effect, as a misspelt one has none. A name that
+// no client would mean as one is not worth a line.
+void note_ignored(std::string_view name, const Schema& schema) {
+  const auto fits = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.'; };
+  if (name.empty() || name.size() > kLongestName || !std::all_of(name.begin(), name.end(), fits)) return;
+  static std::mutex mutex;
+  static std::set<std::string> noted;
+  {
+    const std::lock_guard lock(mutex);
+    if (noted.size() == kMostIgnored || !noted.insert(schema.name + ("." + std::string(name))).second) return;
+  }
+  std::vector<std::string> known;
+  for (const Field& field : schema.fields) known.emplace_back(field.name);
+  log_warn("Requests have the field '{}', which is ignored{}", name, did_you_mean(name, known));
+}
 
 bool is_neutral(const json::Value& v) {
   switch (v.kind()) {
@@ -204,7 +227,9 @@ ApiResult<Body> Body::parse(std::string_view text, const Schema& schema) {
   for (const Field& field : schema.fields) names.emplace_back(field.name);
   std::sort(names.begin(), names.end());
   std::erase_if(body.json_.as_object(), [&](const json::Member& member) {
-    return !std::binary_search(names.begin(), names.end(), std::string_view(member.first));
+    if (std::binary_search(names.begin(), names.end(), std::string_view(member.first))) return false;
+    if (!member.second.is_null()) note_ignored(member.first, schema);
+    return true;
   });
   for (const Field& field : schema.fields) {
     const json::Value* value = body.get(field.name);

@@ -292,6 +292,15 @@ def test_fields_of_other_forms_and_unknown_ones_are_ignored(client):
     assert ask(client, **odd).output_text == plain
 
 
+def test_the_log_names_an_ignored_field_once(start):
+    server = start("tiny")
+    for _ in range(2):
+        reply = server.post("/v1/completions", {"prompt": "Hello", "max_token": 1, "max_tokens": 2, "odd\nname": 1, "nothing": None})
+        assert reply.status_code == 200
+    assert server.log.count("Requests have the field 'max_token', which is ignored; did you mean 'max_tokens'?") == 1
+    assert "odd" not in server.log and "'nothing'" not in server.log
+
+
 def test_unknown_models_and_kept_answers_are_404s(client, server):
     with pytest.raises(openai.NotFoundError) as missing:
         client.responses.create(model="gpt-unheard-of", input="Hello")
