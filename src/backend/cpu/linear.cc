@@ -10,8 +10,8 @@ namespace {
 
 // Panels divided into as many shares as there are threads, and these into pieces. Threads take pieces in turns, and
 // tickets are in such an order that the pieces that a thread takes one after the other are of one share, neighbours in
-// memory: a kernel prefetches the panels behind those it multiplies. Shares are as equal as whole pairs of panels allow,
-// so that no thread is left with a last piece.
+// memory: a kernel prefetches the panels behind those it multiplies. Shares are as equal as whole pairs of panels
+// allow, so that no thread is left with a last piece.
 struct PanelPieces {
   int64_t panels, shares, share, grain;
 
@@ -23,9 +23,7 @@ struct PanelPieces {
   int64_t tickets() const { return shares * ceil_div(share, grain); }
   int64_t begin(int64_t ticket) const { return ticket % shares * share + ticket / shares * grain; }
   // Not above begin(ticket) if the ticket has no piece.
-  int64_t end(int64_t ticket) const {
-    return std::min({panels, (ticket % shares + 1) * share, begin(ticket) + grain});
-  }
+  int64_t end(int64_t ticket) const { return std::min({panels, (ticket % shares + 1) * share, begin(ticket) + grain}); }
 };
 
 // Up to this many rows every thread prepares the activations for itself, which is cheaper than a second parallel

@@ -466,7 +466,8 @@ void CpuBackend::moe_many_tokens(const MoeExpertsArgs& args, std::span<MoePlan::
     });
   };
   const auto regions = [&](std::span<const PackedMatrix* const> weights, std::span<const float* const> biases,
-                           std::span<const MoePlan::Expert> following, const Tensor& in, const Tensor& out, const auto& fill) {
+                           std::span<const MoePlan::Expert> following, const Tensor& in, const Tensor& out,
+                           const auto& fill) {
     moe_prepared(experts, weights);
     each_piece([&](size_t i, int) {
       const MoePlan::Piece& p = moe_.pieces()[i];
