@@ -111,7 +111,10 @@ class CpuBackend final : public Backend {
   void moe_activate(const MoeExpertsArgs& args, const Tensor& hidden, const Tensor& out, int64_t row_begin,
                     int64_t row_end);
   void moe_piece(const CpuMatrix& weight, const float* bias, const Tensor& x, const PreparedRows& prepared,
-                 const Tensor& out, const MoePlan::Piece& piece, int thread);
+                 const Tensor& out, const MoePlan::Piece& piece, const uint8_t* soon, int thread);
+  const uint8_t* moe_soon(size_t piece, std::span<const PackedMatrix* const> weights,
+                          std::span<const MoePlan::Expert> following,
+                          std::span<const PackedMatrix* const> following_weights) const;
   void* thread_scratch(int thread, int64_t k) {
     return thread_scratch_[static_cast<size_t>(thread)].grow(static_cast<size_t>(linear_scratch_bytes(k)));
   }

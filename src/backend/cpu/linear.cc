@@ -8,11 +8,23 @@
 namespace quire::cpu {
 namespace {
 
-// Threads take pieces in turns. This order gives the pieces that a thread takes one after the other to neighbours in
-// memory, since a kernel prefetches the panels behind those it multiplies. Numbers from `pieces` on are none.
-constexpr int64_t neighbour(int64_t ticket, int64_t pieces, int threads) {
-  return ticket % threads * ceil_div(pieces, threads) + ticket / threads;
-}
+// Panels divided into as many shares as there are threads, and these into pieces. Threads take pieces in turns, and
+// tickets are in such an order that the pieces that a thread takes one after the other are of one share, neighbours in
+// memory: a kernel prefetches the panels behind those it multiplies. Shares are as equal as whole pairs of panels
+// allow, so that no thread is left with a last piece.
+struct PanelPieces {
+  int64_t panels, shares, share, grain;
+
+  PanelPieces(int64_t count, int64_t most, int threads)
+      : panels(count),
+        shares(threads),
+        share(round_up(ceil_div(count, shares), 2)),
+        grain(whole_sets(std::min(most, share / 4))) {}
+  int64_t tickets() const { return shares * ceil_div(share, grain); }
+  int64_t begin(int64_t ticket) const { return ticket % shares * share + ticket / shares * grain; }
+  // Not above begin(ticket) if the ticket has no piece.
+  int64_t end(int64_t ticket) const { return std::min({panels, (ticket % shares + 1) * share, begin(ticket) + grain}); }
+};
 
 // Up to this many rows every thread prepares the activations for itself, which is cheaper than a second parallel
 // region.
@@ -105,18 +117,15 @@ void CpuBackend::linear_piece(const PackedView& w, const LinearArgs& args, const
 }
 
 void CpuBackend::linear_few_rows(const PackedView& w, const LinearArgs& args) {
-  const int64_t panels = w.panels();
-  const int threads = pool_.threads();
-  const int64_t grain = whole_sets(panels / (4 * threads));
-  const int64_t pieces = ceil_div(panels, grain);
+  const PanelPieces pieces(w.panels(), w.panels(), pool_.threads());
   pool_.run([&](int thread) {
     const PreparedRows rows = prepared_rows(thread_rows_[static_cast<size_t>(thread)], w, args.x.rows);
     kernels_.linear.prepare(args.x, w, 0, args.x.rows, rows);
     void* scratch = thread_scratch(thread, w.k);
-    pool_.take_pieces(round_up(pieces, threads), 1, [&](int64_t ticket, int64_t) {
-      const int64_t begin = neighbour(ticket, pieces, threads) * grain;
-      if (begin >= panels) return;
-      kernels_.linear.product(rows, w, args, 0, args.x.rows, begin, std::min(panels, begin + grain), scratch);
+    pool_.take_pieces(pieces.tickets(), 1, [&](int64_t ticket, int64_t) {
+      const int64_t begin = pieces.begin(ticket), end = pieces.end(ticket);
+      if (begin >= end) return;
+      kernels_.linear.product(rows, w, args, 0, args.x.rows, begin, end, scratch);
     });
   });
 }
@@ -137,15 +146,12 @@ void CpuBackend::linear_many_rows(const PackedView& w, const LinearArgs& args, b
   int64_t row_block = std::max<int64_t>(64, kRowBlockBytes / bytes_per_row / kRowTile * kRowTile);
   const int64_t row_blocks = ceil_div(rows, row_block);
   row_block = round_up(ceil_div(rows, row_blocks), kRowTile);
-  const int threads = pool_.threads();
-  const int64_t grain = whole_sets(std::min<int64_t>(8, panels * row_blocks / (4 * threads)));
-  const int64_t pieces = ceil_div(panels, grain);
-  const int64_t tickets = round_up(pieces, threads);
+  const PanelPieces pieces(panels, 8, pool_.threads());
+  const int64_t tickets = pieces.tickets();
   pool_.for_each_piece(row_blocks * tickets, 1, [&](int64_t piece, int64_t, int thread) {
     const int64_t row_begin = piece / tickets * row_block;
     const int64_t row_end = std::min(rows, row_begin + row_block);
-    const int64_t begin = neighbour(piece % tickets, pieces, threads) * grain;
-    const int64_t end = std::min(panels, begin + grain);
+    const int64_t begin = pieces.begin(piece % tickets), end = pieces.end(piece % tickets);
     if (row_begin >= row_end || begin >= end) return;
     linear_piece(w, args, prepare ? &prepared : nullptr, row_begin, row_end, begin, end, thread);
   });

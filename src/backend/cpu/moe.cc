@@ -353,8 +353,9 @@ void CpuBackend::moe_activate(const MoeExpertsArgs& args, const Tensor& hidden, 
 }
 
 void CpuBackend::moe_piece(const CpuMatrix& weight, const float* bias, const Tensor& x, const PreparedRows& prepared,
-                           const Tensor& out, const MoePlan::Piece& p, int thread) {
-  const PackedView& w = weight.view();
+                           const Tensor& out, const MoePlan::Piece& p, const uint8_t* soon, int thread) {
+  PackedView w = weight.view();
+  w.soon = soon;
   const LinearArgs args{x, &weight, bias, out};
   if (weight.prepares_rows()) {
     kernels_.linear.product(prepared, w, args, p.row_begin, p.row_end, p.panel_begin, p.panel_end,
@@ -389,10 +390,25 @@ void CpuBackend::moe_add_pieces(std::span<const MoePlan::Expert> experts,
   }
 }
 
+// Where the thread that has piece i of `weights` probably goes on: at the piece that comes when every thread has taken
+// one more, perhaps of the product that follows.
+const uint8_t* CpuBackend::moe_soon(size_t i, std::span<const PackedMatrix* const> weights,
+                                    std::span<const MoePlan::Expert> following,
+                                    std::span<const PackedMatrix* const> following_weights) const {
+  const std::span<const MoePlan::Piece> pieces = moe_.pieces();
+  const size_t next = i + static_cast<size_t>(pool_.threads());
+  if (next < pieces.size()) {
+    const MoePlan::Piece& p = pieces[next];
+    return matrix(weights[static_cast<size_t>(p.expert->id)]).view().panel(p.panel_begin);
+  }
+  if (next - pieces.size() >= following.size()) return nullptr;
+  return matrix(following_weights[static_cast<size_t>(following[next - pieces.size()].id)]).view().panel(0);
+}
+
 // Two regions. A thread prepares the rows of an expert in its own memory when it takes a first piece of it.
 void CpuBackend::moe_few_tokens(const MoeExpertsArgs& args, const Tensor& hidden, const Tensor& y) {
   const auto region = [&](std::span<const PackedMatrix* const> weights, std::span<const float* const> biases,
-                          const Tensor& out, const auto& fill) {
+                          std::span<const MoePlan::Expert> following, const Tensor& out, const auto& fill) {
     moe_add_pieces(moe_.experts(), weights);
     const auto pieces = moe_.pieces();
     pool_.run([&](int thread) {
@@ -415,16 +431,16 @@ void CpuBackend::moe_few_tokens(const MoeExpertsArgs& args, const Tensor& hidden
           ready = p.expert;
         }
         moe_piece(weight, biases.empty() ? nullptr : biases[id], rows.x, rows.prepared, rows_from(out, e.begin, e.rows),
-                  p, thread);
+                  p, moe_soon(static_cast<size_t>(i), weights, following, args.down), thread);
       });
     });
   };
-  region(args.gate_up, args.gate_up_bias, hidden, [&](const MoePlan::Expert& e, const Tensor& to) {
+  region(args.gate_up, args.gate_up_bias, moe_.experts(), hidden, [&](const MoePlan::Expert& e, const Tensor& to) {
     if (e.rows == 1) return rows_from(args.x, moe_.tokens()[static_cast<size_t>(e.begin)], 1);
     moe_gather(args.x, e, to, 0, e.rows);
     return to;
   });
-  region(args.down, args.down_bias, y, [&](const MoePlan::Expert& e, const Tensor& to) {
+  region(args.down, args.down_bias, {}, y, [&](const MoePlan::Expert& e, const Tensor& to) {
     moe_activate(args, rows_from(hidden, e.begin, e.rows), to, 0, e.rows);
     return to;
   });
@@ -446,13 +462,15 @@ void CpuBackend::moe_many_tokens(const MoeExpertsArgs& args, std::span<MoePlan::
   const auto each_piece = [&](const auto& fn) {
     const auto pieces = moe_.pieces();
     pool_.for_each_piece(static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end, int thread) {
-      for (int64_t i = begin; i < end; ++i) fn(pieces[static_cast<size_t>(i)], thread);
+      for (int64_t i = begin; i < end; ++i) fn(static_cast<size_t>(i), thread);
     });
   };
   const auto regions = [&](std::span<const PackedMatrix* const> weights, std::span<const float* const> biases,
-                           const Tensor& in, const Tensor& out, const auto& fill) {
+                           std::span<const MoePlan::Expert> following, const Tensor& in, const Tensor& out,
+                           const auto& fill) {
     moe_prepared(experts, weights);
-    each_piece([&](const MoePlan::Piece& p, int) {
+    each_piece([&](size_t i, int) {
+      const MoePlan::Piece& p = moe_.pieces()[i];
       const MoePlan::Expert& e = *p.expert;
       const CpuMatrix& weight = matrix(weights[static_cast<size_t>(e.id)]);
       const Tensor x = rows_from(in, e.begin - first, e.rows);
@@ -460,20 +478,22 @@ void CpuBackend::moe_many_tokens(const MoeExpertsArgs& args, std::span<MoePlan::
       if (weight.prepares_rows()) kernels_.linear.prepare(x, weight.view(), p.row_begin, p.row_end, e.prepared);
     });
     moe_add_pieces(experts, weights);
-    each_piece([&](const MoePlan::Piece& p, int thread) {
+    each_piece([&](size_t i, int thread) {
+      const MoePlan::Piece& p = moe_.pieces()[i];
       const MoePlan::Expert& e = *p.expert;
       const auto id = static_cast<size_t>(e.id);
       moe_piece(matrix(weights[id]), biases.empty() ? nullptr : biases[id], rows_from(in, e.begin - first, e.rows),
-                e.prepared, rows_from(out, e.begin - first, e.rows), p, thread);
+                e.prepared, rows_from(out, e.begin - first, e.rows), p, moe_soon(i, weights, following, args.down),
+                thread);
     });
   };
-  regions(args.gate_up, args.gate_up_bias, gathered, hidden,
+  regions(args.gate_up, args.gate_up_bias, experts, gathered, hidden,
           [&](const MoePlan::Expert& e, const Tensor& x, int64_t begin, int64_t end) {
             moe_gather(args.x, e, x, begin, end);
           });
   if (args.lora != nullptr) moe_adapt(args, experts, args.lora->gate_up_site, gathered, hidden);
   const int64_t inner = args.gated ? hidden.cols / 2 : hidden.cols;
-  regions(args.down, args.down_bias, hidden.columns(0, inner), y,
+  regions(args.down, args.down_bias, {}, hidden.columns(0, inner), y,
           [&](const MoePlan::Expert& e, const Tensor& x, int64_t begin, int64_t end) {
             moe_activate(args, rows_from(hidden, e.begin - first, e.rows), x, begin, end);
           });

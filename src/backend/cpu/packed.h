@@ -58,10 +58,12 @@ constexpr int kRowTile = 16;    // rows in a tile of quantised activations
 constexpr int64_t kRowBlockBytes = 1 << 20;
 constexpr int kReadyBlockBytes = 1280;  // the most that any level's unpacked block takes
 
-// Panels of a piece of work: kernels take two or four panels side by side.
+// At most so many panels, for pieces of work: kernels take four side by side (AVX-512, up to eight rows) or two, and a
+// piece begins at an even panel.
 constexpr int64_t whole_sets(int64_t panels) {
   return panels < 4 ? 2 : panels / 4 * 4;
 }
+static_assert(whole_sets(0) == 2 && whole_sets(3) == 2 && whole_sets(7) == 4 && whole_sets(8) == 8);
 
 enum class Scheme : uint8_t {
   kPlain,
@@ -264,9 +266,15 @@ struct PackedView {
   int64_t bound_offset = 0;  // kFixed: bytes from a panel's start to its bounds
   Packing packing = Packing::kColumns;
   int group_shift = 0;  // kGroupMin: 2^group_shift blocks share scales
+  // What a thread is expected to read after the last panel, or null: kernels prefetch there, nothing else.
+  const uint8_t* soon = nullptr;
 
   int64_t panels() const { return ceil_div(n, kPanel); }
   const uint8_t* panel(int64_t p) const { return data + p * panel_stride; }
+  // Where to prefetch panel p, which may be behind the last one.
+  const uint8_t* panel_ahead(int64_t p) const {
+    return soon == nullptr || p < panels() ? panel(p) : soon + (p - panels()) * panel_stride;
+  }
 };
 
 // The activations of one linear, prepared for its weight in the form of the ISA level: a view.

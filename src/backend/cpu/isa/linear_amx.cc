@@ -206,14 +206,14 @@ template <DType kType>
 QUIRE_KERNEL_INLINE Ahead<kType> ahead_of(const PackedView& w, int64_t panel) {
   constexpr int kPlaces = Ahead<kType>::kPlaces;
   const int64_t part = w.k / kBlock * (Ahead<kType>::kLines / kPlaces) * 64;
-  const uint8_t* next = w.panel(panel + 1);
+  const uint8_t* next = w.panel_ahead(panel + 1);
   _mm_prefetch(next + w.bound_offset, _MM_HINT_T1);
   if (w.k >= kLongPanel) return {next, next + w.scale_offset, part, w.group_shift};
   const int64_t place = panel % kPlaces;
   const int64_t set = panel - place + kPlaces;
-  // There is nothing behind the last set: its own panel's lines are here already.
-  if (set >= w.panels()) return {w.panel(panel), next + w.scale_offset, 0, w.group_shift};
-  return {w.panel(set) + place * part, next + w.scale_offset, w.panel_stride, w.group_shift};
+  // Nothing is known to come behind the last set: its own panel's lines are here already.
+  if (set >= w.panels() && w.soon == nullptr) return {w.panel(panel), next + w.scale_offset, 0, w.group_shift};
+  return {w.panel_ahead(set) + place * part, next + w.scale_offset, w.panel_stride, w.group_shift};
 }
 template <DType kType>
 QUIRE_KERNEL_INLINE void prefetch_scales(const Ahead<kType>& a, int64_t block) {
@@ -611,7 +611,7 @@ ReadyPanels make_ready(const Task& t, int64_t first, int64_t second, int64_t ste
     if (to != scratch || i == 0) unpack_panel<kType>(place, t.blocks, to);
     ready.w[i] = to;
     ready.columns[i] = unit_columns_of(t, panels[i], place.unit);
-    ready.soon[i] = t.w->panel(panels[i] + step);
+    ready.soon[i] = t.w->panel_ahead(panels[i] + step);
   }
   return ready;
 }
