@@ -74,6 +74,10 @@ json::Value architecture_json(const model::DecoderConfig& c) {
   out.set("attention_heads", c.heads);
   out.set("kv_heads", c.kv_heads);
   out.set("head_dim", c.head_dim);
+  if (c.moe.experts > 0) {
+    out.set("experts", c.moe.experts);
+    out.set("experts_per_token", c.moe.k);
+  }
   out.set("vocab_size", c.vocab_size);
   out.set("max_position", c.max_position);
   out.set("rope", rope_name(c.rope.type));

@@ -741,6 +741,13 @@ def test_inspect_describes_a_model(quire):
         k: v for k, v in out["architecture"].items() if k != "architecture"}
 
 
+def test_inspect_names_the_experts(quire, tmp_path):
+    export.main(["--case", "mixtral", "--out", str(tmp_path / "mixtral")])
+    about = quire.json("inspect", tmp_path / "mixtral")["architecture"]
+    assert about["experts"] == 5 and about["experts_per_token"] == 2
+    assert "experts" not in quire.json("inspect", "tiny")["architecture"]
+
+
 def test_inspect_in_words(quire):
     text = quire("inspect", "tiny").text
     for part in ("Architecture", "LlamaForCausalLM", "Weights", "Memory", "KV cache", "Text", "chat_templates"):
