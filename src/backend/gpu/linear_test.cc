@@ -335,21 +335,27 @@ TEST(GpuLinearQuantised, ScalesAtTheEndsOfTheirRangeHaveThePortableKernelsBits) 
   }
 }
 
+// Of two bits: Q2_K, of others Q4_0 or Q8_0.
+HopperQuantisedParams quantised_params(int m, int n, int k, bool gated, int bits) {
+  HopperQuantisedParams p = {};
+  p.linear.epilogue = gated ? kHopperGated : kHopperStore;
+  p.linear.m = m;
+  p.linear.n = p.weight.n = n;
+  p.linear.k = p.weight.k = k;
+  p.weight.form = kWeightQuantised;
+  p.weight.low_bits = bits;
+  p.weight.scheme = bits == 2 ? kSchemeSubScaleMin : kSchemeScale;
+  return p;
+}
+
 TEST(GpuLinearQuantised, PlansOfFewRowsFitAMultiprocessor) {
   int planned = 0;
   for (const int n : {16, 48, 1024, 4096, 6144, 24576, 28672, 151936}) {
     for (const int k : {64, 576, 4096, 12288, 53248}) {
       for (const int m : {1, 2, 8}) {
         for (const auto& [normed, gated] : {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
-          HopperQuantisedParams p = {};
-          p.linear.epilogue = gated ? kHopperGated : kHopperStore;
-          p.linear.m = m;
-          p.linear.n = p.weight.n = n;
-          p.linear.k = p.weight.k = k;
+          HopperQuantisedParams p = quantised_params(m, n, k, gated, 4);
           p.linear.normed = normed;
-          p.weight.form = kWeightQuantised;
-          p.weight.low_bits = 4;
-          p.weight.scheme = kSchemeScale;
           const HopperLinearPlan plan = hopper_quantised_few_plan(p, 132);
           if (plan.kernel == KernelId::kNone) continue;
           planned++;
@@ -380,14 +386,7 @@ TEST(GpuLinearQuantised, PlansOfManyRowsFitAMultiprocessor) {
         for (const bool gated : {false, true}) {
           for (const int bits : {2, 4, 8}) {
             HopperQuantisedWideParams wide = {};
-            HopperQuantisedParams& p = wide.product;
-            p.linear.epilogue = gated ? kHopperGated : kHopperStore;
-            p.linear.m = m;
-            p.linear.n = p.weight.n = n;
-            p.linear.k = p.weight.k = k;
-            p.weight.form = kWeightQuantised;
-            p.weight.low_bits = bits;
-            p.weight.scheme = bits == 2 ? kSchemeSubScaleMin : kSchemeScale;
+            const HopperQuantisedParams& p = wide.product = quantised_params(m, n, k, gated, bits);
             const HopperQuantisedWidePlan plan = hopper_quantised_wide_plan(wide, 132);
             if (plan.launch.kernel == KernelId::kNone) continue;
             planned++;
@@ -418,14 +417,7 @@ TEST(GpuLinearQuantised, PlansOfExpertsFitAMultiprocessor) {
       for (const int m : {8, 16, 32, 64}) {
         for (const bool gated : {false, true}) {
           HopperQuantisedWideParams wide = {};
-          HopperQuantisedParams& p = wide.product;
-          p.linear.epilogue = gated ? kHopperGated : kHopperStore;
-          p.linear.m = m;
-          p.linear.n = p.weight.n = n;
-          p.linear.k = p.weight.k = k;
-          p.weight.form = kWeightQuantised;
-          p.weight.low_bits = 8;
-          p.weight.scheme = kSchemeScale;
+          const HopperQuantisedParams& p = wide.product = quantised_params(m, n, k, gated, 8);
           const HopperLinearPlan plan = hopper_quantised_experts_plan(wide, 132);
           if (plan.kernel == KernelId::kNone) continue;
           planned++;
