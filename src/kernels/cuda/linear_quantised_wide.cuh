@@ -84,7 +84,7 @@ struct HopperQuantisedWide {
   HOPPER_FN void turn_arrive(int barrier) { asm volatile("bar.arrive %0, 256;" ::"r"(barrier) : "memory"); }
 
   // hopper_read_once(), made again wherever it is used, so that it takes no registers in between.
-  HOPPER_FN unsigned long long hopper_read_once_here() {
+  HOPPER_FN unsigned long long read_once() {
     unsigned long long policy;
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     return policy;
@@ -264,8 +264,7 @@ struct HopperQuantisedWide {
     const auto steps_of = [&](int piece) { return Kind::kEnds ? min(16, l.k / 16 - piece * 16) : 16; };
     const auto request_next = [&](uint to) {
       if (next.tile < last) {
-        Kind::template request<!Kind::kEnds>(p, panel, next.piece, steps_of(next.piece), to, hopper_read_once_here(),
-                                             lane);
+        Kind::template request<!Kind::kEnds>(p, panel, next.piece, steps_of(next.piece), to, read_once(), lane);
         const int tile = next.tile;
         advance(next);
         if (next.tile != tile && next.tile < last) panel = panel_of(wide, w, experts, next.tile, part);

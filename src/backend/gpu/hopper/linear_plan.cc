@@ -265,12 +265,11 @@ HopperQuantisedWidePlan hopper_quantised_wide_plan(HopperQuantisedWideParams& wi
 // Each threadgroup has a multiprocessor, and a tile at a time, unless warpgroups cannot share one.
 HopperLinearPlan hopper_quantised_experts_plan(HopperQuantisedWideParams& wide, int multiprocessors) {
   HopperQuantisedParams& p = wide.product;
-  if (!set_wide_product(p)) return {};
+  if (p.linear.m > 64 || !set_wide_product(p)) return {};
   wide.rows = p.linear.m;
   const int rows = wide.rows > 32 ? 64 : wide.rows > 16 ? 32 : 16;
   p.at_once = hopper_quantised_wide_turns(rows) ? 1 : hopper_quantised_wide_groups(rows);
   while (p.units % p.at_once != 0) p.at_once--;
-  if (wide.rows > 64) return {};
   return wide_launch(wide, rows, multiprocessors);
 }
 

@@ -13,11 +13,12 @@ namespace {
 
 constexpr int64_t kSortGroups = 128;  // threadgroups of the sort; each copies a part of the rows
 // Choices per expert, on average, from which on quantised experts become plain ones first, and bytes of those at once.
-// 512 choices of AWQ experts (2048 x 768) take 0.9 of that time without, 1,024 of MXFP4 (2880 x 2880) 1.2.
-constexpr int64_t kDequantisedChoices = 768;
+// A prefill with 512 choices for each expert in AWQ (2048 x 768) is 1.1 times as fast without that, one with 1,024 for
+// each in MXFP4 (2880 x 2880) 0.8 times as fast. Layouts that linear_quantised_wide does not serve gain from it sooner.
+constexpr int64_t kDequantisedChoices = 768, kDequantisedUnserved = 32;
 constexpr int64_t kExpandedBytes = int64_t{512} << 20;
-// Choices per expert up to which MXFP4 has a kernel of its own: at 16 it takes 0.9 of the time of
-// linear_quantised_wide, at 32 1.3.
+// Choices per expert up to which MXFP4 has a kernel of its own: at 16 a step of GPT-OSS-20B takes 0.9 of the time that
+// it takes with linear_quantised_wide, at 32 1.26.
 constexpr int64_t kFp4Choices = 24;
 // Shared memory of the two products of few rows in MXFP4, at least.
 constexpr int64_t kFp4FirstBytes = 118 << 10, kFp4SecondBytes = 102 << 10;
@@ -45,9 +46,15 @@ bool in_fp4(const MoeExpertsArgs& args) {
          args.x.dtype == DType::kBF16 && !has_choices(args, kFp4Choices);
 }
 
-// Whether quantised experts become plain ones first.
-bool dequantises(const MoeExpertsArgs& args) {
-  return has_choices(args, kDequantisedChoices);
+// Whether linear_quantised_wide serves these experts, which their layout decides.
+bool unpacks(const GpuBackend& gpu, const Experts& experts, bool gated) {
+  HopperQuantisedWideParams p = {};
+  p.product.linear.m = 64;
+  p.product.linear.n = experts.weight.n;
+  p.product.linear.k = experts.weight.k;
+  p.product.linear.epilogue = gated ? kHopperGated : kHopperStore;
+  p.product.weight = experts.weight;
+  return hopper_quantised_experts_plan(p, gpu.device().info().compute_units).kernel != KernelId::kNone;
 }
 
 KernelId plain_kernel(int64_t rows) {
@@ -80,6 +87,7 @@ struct Product {
   Tensor x, out;
   HopperEpilogue epilogue;
   bool early;
+  bool dequantised;  // quantised experts become plain ones first
 };
 
 HopperLinearParams params_of(const MoeExpertsArgs& args, const Product& product) {
@@ -229,7 +237,7 @@ bool run(GpuBackend& gpu, const MoeExpertsArgs& args, const Product& product, co
          int64_t tiles, bool dry) {
   const ExpertRange all = {product.weights, 0, static_cast<int64_t>(args.gate_up.size())};
   if (is_plain(product.experts, args.x.dtype)) return run_plain(gpu, args, product, all, s, tile_rows, tiles, dry);
-  if (dequantises(args)) return run_dequantised(gpu, args, product, s, tile_rows, tiles, dry);
+  if (product.dequantised) return run_dequantised(gpu, args, product, s, tile_rows, tiles, dry);
   if (run_fp4(gpu, args, product, s, tile_rows, tiles, dry)) return true;
   return product.experts.weight.form == kWeightQuantised && run_quantised(gpu, args, product, s, tile_rows, tiles, dry);
 }
@@ -266,7 +274,9 @@ bool moe_experts(GpuBackend& gpu, const MoeExpertsArgs& args, const Experts& gat
   if (!gpu.hopper() || type == DType::kF32 || experts > kHopperMoeSortExperts) return false;
   if (args.x.cols % 8 != 0 || !on_16_bytes(args.x) || args.x.stride > INT32_MAX) return false;
   const int64_t choices = args.x.rows * args.k, inner = down.weight.k;
-  const bool plain = (is_plain(gate_up, type) && is_plain(down, type)) || dequantises(args);
+  const bool unpacked = unpacks(gpu, gate_up, args.gated && args.lora == nullptr) && unpacks(gpu, down, false);
+  const bool dequantised = has_choices(args, unpacked ? kDequantisedChoices : kDequantisedUnserved);
+  const bool plain = (is_plain(gate_up, type) && is_plain(down, type)) || dequantised;
   const int64_t tile_rows = tile_rows_for(choices, experts, plain ? 128 : in_fp4(args) ? kHopperFp4Rows : 64);
   const int64_t tiles = tiles_for(choices, experts, tile_rows), rows = tiles * tile_rows;
   const int64_t tables = table_bytes(choices, tiles), columns = args.x.cols;
@@ -287,9 +297,11 @@ bool moe_experts(GpuBackend& gpu, const MoeExpertsArgs& args, const Experts& gat
   s.hidden = take(inner);
   s.y = take(args.out.cols);
   const HopperEpilogue epilogue = adapted ? kHopperStore : args.gated ? kHopperGated : kHopperActivated;
-  const Product first = {gate_up,  args.gate_up, gpu_matrix(args.gate_up[0]).data, s.x, adapted ? s.both : s.hidden,
-                         epilogue, false};
-  const Product second = {down, args.down, gpu_matrix(args.down[0]).data, s.hidden, s.y, kHopperStore, !adapted};
+  const Product first = {
+      gate_up, args.gate_up, gpu_matrix(args.gate_up[0]).data, s.x, adapted ? s.both : s.hidden, epilogue,
+      false,   dequantised};
+  const Product second = {down,     args.down,  gpu_matrix(args.down[0]).data, s.hidden, s.y, kHopperStore,
+                          !adapted, dequantised};
   for (const Product* product : {&first, &second}) {
     if (!run(gpu, args, *product, s, tile_rows, tiles, true)) return false;
   }
