@@ -349,12 +349,33 @@ TEST_F(CudaDevice, DescribesRowsForTheCopyEngine) {
   const gpu::RowsMap rows = {
       .data = a->address(), .rows = 10, .cols = 128, .stride = 136, .halves = 2, .box = 16, .box_halves = 2};
   ASSERT_TRUE(device.map_rows(rows, map));
-  // The tensor map as the fake stores it: address, sizes, strides in bytes, box, type, swizzle.
-  EXPECT_THAT(std::vector<uint64_t>(map, map + 11),
-              testing::ElementsAre(reinterpret_cast<uintptr_t>(a->address()), 128, 5, 2, 272, 1360, 64, 16, 2,
-                                   kTensorMapUint16, kTensorMapSwizzle128));
+  // The tensor map as the fake stores it: address, sizes, strides in bytes, box, type and swizzle.
+  const uint64_t kind = kTensorMapUint16 | uint64_t{kTensorMapSwizzle128} << 32;
+  EXPECT_THAT(std::vector<uint64_t>(map, map + 10),
+              testing::ElementsAre(reinterpret_cast<uintptr_t>(a->address()), 128, 5, 2, 272, 1360, 64, 16, 2, kind));
   fake::fail("cuTensorMapEncodeTiled", kInvalidValue);
   EXPECT_FALSE(device.map_rows(rows, map));
+  EXPECT_TRUE(device.synchronise().ok()) << "the device still works";
+}
+
+TEST_F(CudaDevice, DescribesPagesForTheCopyEngine) {
+  gpu::Device& device = open();
+  const auto a = device.allocate(4096).value();
+  alignas(64) uint64_t map[16] = {};
+  const gpu::PagesMap pages = {.data = a->address(),
+                               .page_stride = 1296,
+                               .num_pages = 3,
+                               .block_size = 24,
+                               .heads = 2,
+                               .head_dim = 128,
+                               .box_rows = 8};
+  ASSERT_TRUE(device.map_pages(pages, map));
+  const uint64_t kind = kTensorMapUint16 | uint64_t{kTensorMapSwizzle128} << 32;
+  EXPECT_THAT(std::vector<uint64_t>(map, map + 16),
+              testing::ElementsAre(reinterpret_cast<uintptr_t>(a->address()), 64, 24, 2, 2, 3, 512, 128, 256, 1296, 64,
+                                   8, 2, 1, 1, kind));
+  fake::fail("cuTensorMapEncodeTiled", kInvalidValue);
+  EXPECT_FALSE(device.map_pages(pages, map));
   EXPECT_TRUE(device.synchronise().ok()) << "the device still works";
 }
 

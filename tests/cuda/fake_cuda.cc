@@ -406,29 +406,27 @@ Code cuFuncGetName(const char** name, Function function) {
   *name = static_cast<Kernel*>(function)->name.c_str();
   return kSuccess;
 }
-// A tensor map just stores what it was made from; kernels of the fake do not read it.
+// A tensor map just stores what it was made from: address, sizes, strides, box, and type and swizzle in one word.
+// Kernels of the fake do not read it.
 Code cuTensorMapEncodeTiled(void* map, int type, unsigned rank, void* address, const uint64_t* sizes,
                             const uint64_t* strides, const unsigned* box, const unsigned* steps, int interleave,
                             int swizzle, int promotion, int fill) {
   if (const Code code = enter("cuTensorMapEncodeTiled")) return code;
   const auto at = reinterpret_cast<uintptr_t>(address);
-  if (reinterpret_cast<uintptr_t>(map) % 64 != 0 || at % 16 != 0 || strides[0] % 16 != 0 || strides[1] % 16 != 0 ||
-      rank != 3 || interleave != kTensorMapPlain || fill != kTensorMapFillZero || steps[0] * steps[1] * steps[2] != 1) {
+  if (reinterpret_cast<uintptr_t>(map) % 64 != 0 || at % 16 != 0 || rank < 3 || rank > 5 ||
+      interleave != kTensorMapPlain || fill != kTensorMapFillZero || promotion != kTensorMapPromote256) {
     return kInvalidValue;
   }
-  const uint64_t words[16] = {at,
-                              sizes[0],
-                              sizes[1],
-                              sizes[2],
-                              strides[0],
-                              strides[1],
-                              box[0],
-                              box[1],
-                              box[2],
-                              static_cast<uint64_t>(type),
-                              static_cast<uint64_t>(swizzle),
-                              static_cast<uint64_t>(promotion)};
-  std::memcpy(map, words, sizeof words);
+  std::vector<uint64_t> words = {at};
+  words.insert(words.end(), sizes, sizes + rank);
+  words.insert(words.end(), strides, strides + rank - 1);
+  words.insert(words.end(), box, box + rank);
+  words.push_back(static_cast<uint64_t>(type) | static_cast<uint64_t>(swizzle) << 32);
+  for (unsigned i = 0; i < rank; ++i) {
+    if (sizes[i] == 0 || box[i] == 0 || box[i] > 256 || steps[i] != 1) return kInvalidValue;
+    if (i + 1 < rank && (strides[i] == 0 || strides[i] % 16 != 0)) return kInvalidValue;
+  }
+  std::memcpy(map, words.data(), words.size() * sizeof(uint64_t));
   return kSuccess;
 }
 Code cuFuncGetParamInfo(Function function, size_t index, size_t* offset, size_t* bytes) {

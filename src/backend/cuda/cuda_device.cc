@@ -299,6 +299,7 @@ class CudaDevice : public gpu::Device {
   }
 
   bool map_rows(const gpu::RowsMap& rows, void* map) override;
+  bool map_pages(const gpu::PagesMap& pages, void* map) override;
   void queue(std::function<Status(void*)> work) override;
   void launch(const gpu::Launch& launch) override;
   void upload(void* to, const void* from, size_t bytes) override;
@@ -331,6 +332,9 @@ class CudaDevice : public gpu::Device {
   }
   void describe();
   bool open_library();
+  // A tensor map of 16-bit elements with pieces swizzled over 128 bytes; the first dimension is contiguous.
+  bool map_boxes(void* map, const void* data, std::span<const uint64_t> sizes, std::span<const uint64_t> strides,
+                 std::span<const unsigned> box);
   // Called before anything is queued. False: the device or the recording has failed.
   bool ready() {
     session_->bind();
@@ -459,16 +463,32 @@ void CudaDevice::launch(const gpu::Launch& launch) {
   }
 }
 
-bool CudaDevice::map_rows(const gpu::RowsMap& rows, void* map) {
+bool CudaDevice::map_boxes(void* map, const void* data, std::span<const uint64_t> sizes,
+                           std::span<const uint64_t> strides, std::span<const unsigned> box) {
   if (api().cuTensorMapEncodeTiled == nullptr || !ready()) return false;
+  const unsigned steps[] = {1, 1, 1, 1, 1};
+  return api().cuTensorMapEncodeTiled(map, kTensorMapUint16, static_cast<unsigned>(sizes.size()),
+                                      const_cast<void*>(data), sizes.data(), strides.data(), box.data(), steps,
+                                      kTensorMapPlain, kTensorMapSwizzle128, kTensorMapPromote256,
+                                      kTensorMapFillZero) == kSuccess;
+}
+
+bool CudaDevice::map_rows(const gpu::RowsMap& rows, void* map) {
   const auto half = static_cast<uint64_t>(rows.rows / rows.halves), stride = static_cast<uint64_t>(rows.stride) * 2;
   const uint64_t sizes[] = {static_cast<uint64_t>(rows.cols), half, static_cast<uint64_t>(rows.halves)};
   const uint64_t strides[] = {stride, stride * half};
   const unsigned box[] = {64, static_cast<unsigned>(rows.box), static_cast<unsigned>(rows.box_halves)};
-  const unsigned steps[] = {1, 1, 1};
-  return api().cuTensorMapEncodeTiled(map, kTensorMapUint16, 3, const_cast<void*>(rows.data), sizes, strides, box,
-                                      steps, kTensorMapPlain, kTensorMapSwizzle128, kTensorMapPromote256,
-                                      kTensorMapFillZero) == kSuccess;
+  return map_boxes(map, rows.data, sizes, strides, box);
+}
+
+bool CudaDevice::map_pages(const gpu::PagesMap& pages, void* map) {
+  const auto row = static_cast<uint64_t>(pages.head_dim) * 2, heads = static_cast<uint64_t>(pages.heads);
+  const uint64_t columns = static_cast<uint64_t>(pages.head_dim) / 64;
+  const uint64_t sizes[] = {64, static_cast<uint64_t>(pages.block_size), columns, heads,
+                            static_cast<uint64_t>(pages.num_pages)};
+  const uint64_t strides[] = {row * heads, 128, row, static_cast<uint64_t>(pages.page_stride)};
+  const unsigned box[] = {64, static_cast<unsigned>(pages.box_rows), static_cast<unsigned>(columns), 1, 1};
+  return map_boxes(map, pages.data, sizes, strides, box);
 }
 
 void CudaDevice::upload(void* to, const void* from, size_t bytes) {

@@ -373,6 +373,27 @@ TEST(GpuAttention, WhatNoRowSeesNeverReachesOne) {
   }
 }
 
+// The weight of a position that a row does not see is zero, and not the least value of exp2: the values of the last
+// position are huge and all others zero, so that the rows before the last one must be zero.
+TEST(GpuAttention, HiddenPositionsWeighNothing) {
+  for (const DType type : {DType::kBF16, DType::kF32}) {
+    for (const int32_t queries : {2, 3, 40}) {
+      const AttentionCase shape = {"hidden", 3, 1, 64, 16, type, true, {{queries, 400}, {queries, 400}}};
+      GpuCache gpu(backend(), shape, type);
+      const auto cols = static_cast<size_t>(gpu.cache.kv_cols());
+      for (size_t i = 0; i < gpu.cache.v.size(); ++i) gpu.cache.v[i] = i / cols % 400 == 389 ? 1e37f : 0.0f;
+      gpu.fill();
+      Step step = cpu::make_step(gpu.cache, {0, 1}, {queries, queries}, {390, 390});
+      gpu.run(step);
+      const size_t row = step.out.size() / static_cast<size_t>(2 * queries);
+      for (size_t i = 0; i < step.out.size(); ++i) {
+        const bool last = i / row % static_cast<size_t>(queries) == static_cast<size_t>(queries) - 1;
+        ASSERT_EQ(step.out[i] == 0.0f, !last) << name(type) << " queries " << queries << " at " << i;
+      }
+    }
+  }
+}
+
 // Scores so far apart that weights reach the floor of exp2, in one tile, across tiles and across splits.
 TEST(GpuAttention, HugeScoresStayFinite) {
   for (const DType type : {DType::kBF16, DType::kF32}) {

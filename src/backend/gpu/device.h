@@ -113,6 +113,17 @@ struct RowsMap {
   int box = 0, box_halves = 1;
 };
 
+// Pages of 16-bit K or V as the copy engine of sm_90 reads them: a box has `box_rows` positions of one head, first 64
+// elements of each, then the next 64, with pieces of 16 bytes as above. Page b begins at data + b * page_stride.
+// REQUIRES: `data` and every page begin on 16 bytes; head_dim is a multiple of 64, and box_rows of 8 and a divisor of
+// block_size.
+struct PagesMap {
+  const void* data = nullptr;
+  int64_t page_stride = 0;  // bytes
+  int64_t num_pages = 0, block_size = 0, heads = 0, head_dim = 0;
+  int64_t box_rows = 0;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -145,6 +156,7 @@ class Device {
   }
   // Writes the descriptor of rows for a kernel's parameters (128 bytes, aligned to 64). False: this device cannot.
   virtual bool map_rows(const RowsMap& /*rows*/, void* /*map*/) { return false; }
+  virtual bool map_pages(const PagesMap& /*pages*/, void* /*map*/) { return false; }
   // Waits for all queued work. An Error (a fault on the device, a lost device) is final: nothing works after it.
   virtual Status synchronise() = 0;
 

@@ -201,9 +201,12 @@
   X(HopperAttentionQuickD128, "hopper_attention_quick_#_d128", kHopper16Bits, HopperAttentionParams)                  \
   X(HopperAttentionQuickD256, "hopper_attention_quick_#_d256", kHopper16Bits, HopperAttentionParams)                  \
   X(HopperAttentionQuickLatent, "hopper_attention_quick_latent_#", kHopper16Bits, HopperAttentionParams)              \
-  X(HopperAttentionTeamD64, "hopper_attention_team_#_d64", kHopper16Bits, HopperAttentionParams)                      \
-  X(HopperAttentionTeamD128, "hopper_attention_team_#_d128", kHopper16Bits, HopperAttentionParams)                    \
-  X(HopperAttentionTeamD256, "hopper_attention_team_#_d256", kHopper16Bits, HopperAttentionParams)                    \
+  X(HopperAttentionTeamD64B16, "hopper_attention_team_#_d64_b16", kHopper16Bits, HopperTeamParams)                    \
+  X(HopperAttentionTeamD64B8, "hopper_attention_team_#_d64_b8", kHopper16Bits, HopperTeamParams)                      \
+  X(HopperAttentionTeamD128B16, "hopper_attention_team_#_d128_b16", kHopper16Bits, HopperTeamParams)                  \
+  X(HopperAttentionTeamD128B8, "hopper_attention_team_#_d128_b8", kHopper16Bits, HopperTeamParams)                    \
+  X(HopperAttentionTeamD256B16, "hopper_attention_team_#_d256_b16", kHopper16Bits, HopperTeamParams)                  \
+  X(HopperAttentionTeamD256B8, "hopper_attention_team_#_d256_b8", kHopper16Bits, HopperTeamParams)                    \
   X(HopperAttentionPrefillD64, "hopper_attention_prefill_#_d64", kHopper16Bits, HopperAttentionParams)                \
   X(HopperAttentionPrefillD128, "hopper_attention_prefill_#_d128", kHopper16Bits, HopperAttentionParams)              \
   X(HopperAttentionPrefillD256, "hopper_attention_prefill_#_d256", kHopper16Bits, HopperAttentionParams)              \

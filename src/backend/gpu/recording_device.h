@@ -55,6 +55,7 @@ class RecordingDevice final : public Device {
   void fill(void* to, uint8_t value, size_t bytes) override { std::memset(to, value, bytes); }
   void queue(std::function<Status(void* stream)> work) override { (void)work(nullptr); }
   bool map_rows(const RowsMap&, void*) override { return true; }
+  bool map_pages(const PagesMap&, void*) override { return true; }
   bool library_serves(DType type, int64_t, int64_t) override { return has_library && type != DType::kF32; }
   void library_product(const LibraryProduct&) override { note("library"); }
   Status synchronise() override { return {}; }

@@ -72,6 +72,7 @@ struct HopperAttentionQuick {
   // [low, last) become zeros.
   HOPPER_FN void load_k(const HopperAttentionParams& p, Smem& sm, const char* pages, int rank, int from, int to,
                         int low, int last) {
+    const unsigned long long policy = hopper_read_once();
     UNROLL for (int j = 0; j < kOwnTiles; j++) {
       const int tile = kCluster * j + rank;
       if (tile < from || tile >= to) continue;
@@ -80,19 +81,20 @@ struct HopperAttentionQuick {
         const int position = tile * kHopperTile + r;
         hopper_copy16_or_zero(ptx_shared_address(&sm.k[j][r][(piece ^ (r & 7)) * 8]),
                               pages + sm.eights[position >> 3] + (i64)(r & 7) * p.kv_heads * kRowBytes + piece * 16,
-                              position >= low && position < last);
+                              position >= low && position < last, policy);
       }
     }
   }
   HOPPER_FN void load_v(const HopperAttentionParams& p, Smem& sm, const char* pages, int rank, int from, int to,
                         int low, int last) {
+    const unsigned long long policy = hopper_read_once();
     const int piece = (int)threadIdx.x % kSlicePieces;
     for (int r = from * kHopperTile + (int)threadIdx.x / kSlicePieces; r < to * kHopperTile;
          r += kHopperQuickThreads / kSlicePieces) {
       hopper_copy16_or_zero(value_row(sm, r) + slice_piece(r, piece) * 16,
                             pages + (kLatent ? 0 : p.v_offset) + sm.eights[r >> 3] +
                                 (i64)(r & 7) * p.kv_heads * kRowBytes + rank * kSliceBytes + piece * 16,
-                            r >= low && r < last);
+                            r >= low && r < last, policy);
     }
   }
 

@@ -56,7 +56,8 @@ struct HopperAttentionLatent {
     const uint to = ring + slot * kTileBytes + row * kRow, landed = ptx_shared_address(&sm.landed[slot]);
     if (position < unit.last) {
       hopper_barrier_expect(landed, kRowBytes);
-      hopper_copy_bulk(to, pages + sm.eights[position >> 3] + (position & 7) * kRowBytes, kRowBytes, landed);
+      hopper_copy_bulk(to, pages + sm.eights[position >> 3] + (position & 7) * kRowBytes, kRowBytes, landed,
+                       hopper_read_once());
     } else {
       for (int i = 0; i < kPieces; i++) {
         asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(to + i * 16), "r"(0) : "memory");

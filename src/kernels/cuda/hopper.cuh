@@ -13,6 +13,7 @@
 #include "kernels/params/hopper.h"
 
 #define HOPPER_FN static __device__ __forceinline__
+#define HOPPER_METHOD __device__ __forceinline__
 
 // m16n8k16 for type T: d[16, 8] += a[16, 16] b[16, 8].
 template <typename T>
@@ -39,8 +40,9 @@ HOPPER_FN void hopper_copy16(uint to, const void* from) {
 HOPPER_FN void hopper_prefetch_bulk(const void* from, uint bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
-// A cache policy for what is read once, such as weights: it leaves the L2 cache first. Otherwise the weights of a layer
-// would drive out everything else there, and the instructions of each small kernel would come from memory every time.
+// A cache policy for what is read once in a step, such as weights, pages and states: it leaves the L2 cache first.
+// Otherwise a layer would drive out everything else there, and the instructions of each small kernel would come from
+// memory every time.
 HOPPER_FN unsigned long long hopper_read_once() {
   unsigned long long policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -53,6 +55,12 @@ HOPPER_FN void hopper_copy16(uint to, const void* from, unsigned long long polic
 // Copies 16 bytes, or writes zeros if `here` is false; `from` is then not read.
 HOPPER_FN void hopper_copy16_or_zero(uint to, const void* from, bool here) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(here ? 16 : 0)
+               : "memory");
+}
+
+HOPPER_FN void hopper_copy16_or_zero(uint to, const void* from, bool here, unsigned long long policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
+               "r"(here ? 16 : 0), "l"(policy)
                : "memory");
 }
 

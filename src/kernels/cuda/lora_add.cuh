@@ -55,14 +55,14 @@ struct HopperLoraTile {
     return b + (i64)(n / kLoraGroup) * rank * kLoraGroup + n % kLoraGroup;
   }
   // The row of the tile that is row i of the list of rows, or -1.
-  __device__ __forceinline__ int place_of(int i) const {
+  HOPPER_METHOD int place_of(int i) const {
     const int row = m.rows[i] - p.first;
     return row >= first_row && row < end_row ? row - first_row : -1;
   }
 
   // What the adapters of the runs have for this linear. A barrier between these threads must follow. Here and below,
   // true: not everything is for the short code. Neither reads what a launch of the step writes.
-  __device__ __forceinline__ bool prepare_runs(int thread, int threads) {
+  HOPPER_METHOD bool prepare_runs(int thread, int threads) {
     bool rest = p.room == 0;
 #pragma unroll 1
     for (int r = thread; r < p.runs && p.room != 0; r += threads) {
@@ -88,7 +88,7 @@ struct HopperLoraTile {
     return rest;
   }
   // Requests the items' parts of B.
-  __device__ __forceinline__ bool prepare_items(int thread, int threads) {
+  HOPPER_METHOD bool prepare_items(int thread, int threads) {
     if (p.room == 0) return true;
     const int runs = min(p.runs, (int)kHopperLoraRuns);
     bool rest = false;
@@ -129,7 +129,7 @@ struct HopperLoraTile {
     return rest;
   }
   // Requests the rows of t, when the first product is complete.
-  __device__ __forceinline__ void request_t(int thread, int threads) {
+  HOPPER_METHOD void request_t(int thread, int threads) {
     const int pieces = p.staged_ranks / 4;
     float* to_rows = (float*)(room + 1);
 #pragma unroll 1
@@ -140,13 +140,13 @@ struct HopperLoraTile {
     ptx_copy_commit();
   }
   // What the thread requested is there after this; a barrier must follow.
-  __device__ __forceinline__ void await() {
+  HOPPER_METHOD void await() {
     ptx_copy_wait<0>();
   }
 
   // REQUIRES: all sums, and what has been requested, are there. `rest`: what the preparing functions told any thread.
   // Threads take four rows of an item at a time.
-  __device__ __forceinline__ void add(T* sums, int stride, bool rest, int thread, int threads) {
+  HOPPER_METHOD void add(T* sums, int stride, bool rest, int thread, int threads) {
     if (p.room != 0) {
       const int items = min(p.runs * quads, (int)ITEMS);
       int item = thread, row = 0;
@@ -163,7 +163,7 @@ struct HopperLoraTile {
   }
 
  private:
-  __device__ __forceinline__ void add_four_rows(int item, int row, T* sums, int stride) {
+  HOPPER_METHOD void add_four_rows(int item, int row, T* sums, int stride) {
     const typename HopperLoraRoom<T, ITEMS>::Item own = room->items[item];
     if (row >= own.count) return;
     const float* t = p.staged_ranks > 0 ? (const float*)(room + 1) : m.t + first_row * p.t_stride;
@@ -209,7 +209,7 @@ struct HopperLoraTile {
   static __device__ __noinline__ void add_rest(HopperLoraTile tile, T* sums, int stride, int thread, int threads) {
     tile.add_others(sums, stride, thread, threads);
   }
-  __device__ __forceinline__ void add_others(T* sums, int stride, int thread, int threads) {
+  HOPPER_METHOD void add_others(T* sums, int stride, int thread, int threads) {
     for (int item = thread; item < p.runs * quads; item += threads) {
       const LoraRunParams run = m.runs[item / quads];
       if (run.slot < 0) return;

@@ -18,9 +18,11 @@
 
 // From shared memory; hopper_stored_bulk() waits until the stores have been made.
 HOPPER_FN void hopper_store_bulk(void* to, uint from, uint bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\ncp.async.bulk.commit_group;" ::"l"(to),
-               "r"(from), "r"(bytes)
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;\ncp.async.bulk.commit_group;" ::
+          "l"(to),
+      "r"(from), "r"(bytes), "l"(hopper_read_once())
+      : "memory");
 }
 HOPPER_FN void hopper_stored_bulk() {
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
@@ -164,7 +166,7 @@ struct HopperStateDecode {
     ptx_grid_wait();
     if (tid == 0 && has_state) {
       hopper_barrier_expect(landed, kBytes);
-      hopper_copy_bulk(ptx_shared_address(sm.state), from + matrix, kBytes, landed);
+      hopper_copy_bulk(ptx_shared_address(sm.state), from + matrix, kBytes, landed, hopper_read_once());
     }
     if (!has_state) {
 #pragma unroll 1

@@ -158,7 +158,6 @@ struct HopperAttentionParams {
   // Nonzero: positions of earlier steps, block_tables, cu_seqlens and context_lens may be read before the preceding
   // launches have ended, because none of them writes these.
   int early;
-  int stages;     // stages of attention_team's ring
   int window;     // positions that a token sees, itself among them; 0: all
   int has_sinks;  // a logit per head that takes part in the softmax without a value
   float c;        // scale * log2(e); with a cap scale / soft cap
@@ -179,15 +178,29 @@ constexpr int hopper_quick_memory(int head_dim) {
   return (head_dim > 256 ? 1 : 2) * (kHopperSplit / hopper_quick_cluster(head_dim) * head_dim * 2) +
          16 * (kHopperSplit + 8) * 2 + 16 * (head_dim + 8) * 2 + 16384 + 4352 + 3 * 1024 + (head_dim > 256 ? 128 : 0);
 }
-// attention_team has one warp per 16 or 32 columns of the head. Its ring has `stages` tiles of K or V; beside it are 16
-// rows of weights, sums, maxima, position offsets and barriers.
-enum { kHopperTeamMostStages = 12 };
-constexpr int hopper_team_threads(int head_dim) {
-  return head_dim < 128 ? head_dim * 2 : 256;
+// attention_team reads pages through maps of the copy engine (gpu::Device::map_pages()).
+struct HopperTeamParams {
+  HopperTensorMap k, v;
+  HopperAttentionParams attention;
+  int group;        // query heads per KV head
+  int block_shift;  // block_size is 1 << block_shift, or anything if this is negative
+};
+// attention_team has one warp per 16 or 32 columns of the head, and one that brings tiles. Beside its ring of tiles of
+// K or V are 16 rows of weights, the queries of two units, sums, maxima, two units, barriers, and alignment.
+enum { kHopperTeamStages = 6 };
+constexpr int hopper_team_warps(int head_dim) {
+  return head_dim < 128 ? head_dim / 16 : 8;
 }
-constexpr int hopper_team_memory(int head_dim, int stages) {
-  return stages * kHopperTile * head_dim * 2 + 16 * ((head_dim < 128 ? 128 : head_dim) + 8) * 2 +
-         hopper_team_threads(head_dim) * 10 + 1024 + 8 * kHopperTeamMostStages + 128;
+constexpr int hopper_team_threads(int head_dim) {
+  return 32 * hopper_team_warps(head_dim) + 32;
+}
+constexpr int hopper_team_memory(int head_dim, int stages = kHopperTeamStages) {
+  return stages * kHopperTile * head_dim * 2 + 16 * (2 * kHopperTile + 8) * 2 + 2 * 16 * (head_dim + 8) * 2 +
+         hopper_team_warps(head_dim) * 16 * 5 * 4 + 2 * 40 + (2 * kHopperTeamStages + 4) * 8 + 1024;
+}
+// Teams that share a multiprocessor.
+constexpr int hopper_team_at_once(int head_dim) {
+  return head_dim == 256 ? 1 : head_dim == 128 ? 2 : 4;
 }
 // attention_latent: the sizes of a latent vector, and of its ring. Beside the ring are the queries, 16 rows of weights,
 // sums, maxima, position offsets and barriers.

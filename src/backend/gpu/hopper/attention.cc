@@ -5,6 +5,7 @@
 // They give the same bits as the portable kernels, which therefore serve everything else: other head sizes, pages of
 // other types.
 #include <algorithm>
+#include <bit>
 
 #include "backend/gpu/gpu_backend.h"
 #include "backend/gpu/grid_math.h"
@@ -21,12 +22,6 @@ constexpr int64_t kMostScratch = int64_t{512} << 20;  // bytes
 // floats.
 int64_t scratch_bytes(int64_t tokens, int64_t heads, int64_t splits, int64_t head_dim) {
   return tokens * heads * splits * (head_dim + 2) * int64_t{sizeof(float)};
-}
-
-// Tiles of K or V that a team loads ahead. A team alone on its multiprocessor requests all of a short context at once;
-// where there are more teams, two of them share a multiprocessor.
-int team_stages(int64_t teams, int head_dim, int multiprocessors) {
-  return head_dim <= 128 && 2 * teams <= multiprocessors ? 12 : 6;
 }
 
 int prefill_groups(int tokens, int seqs, int heads, int kv_heads, int head_dim) {
@@ -105,6 +100,40 @@ HopperAttentionParams params_of(const AttentionArgs& args) {
   return p;
 }
 
+// Positions of a box that the copy engine brings to a team.
+int team_box_rows(const KvLayer& kv) {
+  return kv.block_size % 16 == 0 ? 16 : 8;
+}
+
+// K and V as the copy engine reads them. False: this device cannot.
+bool map_pages(GpuBackend& gpu, const KvLayer& kv, HopperTeamParams& p) {
+  PagesMap map = {kv.pages,        kv.page_stride, kv.num_pages,     kv.block_size,
+                  kv.num_kv_heads, kv.head_dim,    team_box_rows(kv)};
+  if (!gpu.device().map_pages(map, &p.k)) return false;
+  map.data = static_cast<const char*>(kv.pages) + p.attention.v_offset;
+  return gpu.device().map_pages(map, &p.v);
+}
+
+// As many teams as run at once: each takes one unit of work after the other.
+void launch_teams(GpuBackend& gpu, const AttentionArgs& args, HopperTeamParams& p, void* scratch, int64_t units) {
+  const int dim = static_cast<int>(args.kv.head_dim), multiprocessors = gpu.device().info().compute_units;
+  const auto size = static_cast<uint32_t>(args.kv.block_size);
+  p.group = p.attention.heads / p.attention.kv_heads;
+  p.block_shift = std::has_single_bit(size) ? std::countr_zero(size) : -1;
+  void* counter = gpu.scratch().arrivals.grow(sizeof(int32_t));
+  const KernelId kernel =
+      team_box_rows(args.kv) == 16
+          ? by_head_dim(dim, KernelId::kHopperAttentionTeamD64B16, KernelId::kHopperAttentionTeamD128B16,
+                        KernelId::kHopperAttentionTeamD256B16)
+          : by_head_dim(dim, KernelId::kHopperAttentionTeamD64B8, KernelId::kHopperAttentionTeamD128B8,
+                        KernelId::kHopperAttentionTeamD256B8);
+  gpu.launch({kernel, args.q.dtype}, p,
+             {args.out.data, args.q.data, args.block_tables.data(), args.cu_seqlens_q.data(), args.context_lens.data(),
+              scratch, args.sinks, counter},
+             {static_cast<uint32_t>(std::min<int64_t>(units, hopper_team_at_once(dim) * multiprocessors))},
+             static_cast<uint32_t>(hopper_team_threads(dim)), static_cast<uint32_t>(hopper_team_memory(dim)));
+}
+
 void launch(GpuBackend& gpu, KernelId kernel, const AttentionArgs& args, const HopperAttentionParams& p, void* scratch,
             Grid grid, int threads, int memory) {
   gpu.launch({kernel, args.q.dtype}, p,
@@ -122,8 +151,9 @@ void merge(GpuBackend& gpu, const AttentionArgs& args, const HopperAttentionPara
 
 // The first `seqs` sequences, which have `tokens` rows of q and up to `splits` splits. Those of more rows than a tile
 // are passed over.
-void attend_few(GpuBackend& gpu, const AttentionArgs& args, HopperAttentionParams p, int64_t seqs, int64_t tokens,
+void attend_few(GpuBackend& gpu, const AttentionArgs& args, HopperTeamParams& team, int64_t seqs, int64_t tokens,
                 int64_t splits) {
+  HopperAttentionParams& p = team.attention;
   const int dim = static_cast<int>(args.kv.head_dim), multiprocessors = gpu.device().info().compute_units;
   void* scratch = splits > 1
                       ? gpu.scratch().attention.grow(static_cast<size_t>(scratch_bytes(tokens, p.heads, splits, dim)))
@@ -144,12 +174,7 @@ void attend_few(GpuBackend& gpu, const AttentionArgs& args, HopperAttentionParam
            {static_cast<uint32_t>(cluster * p.kv_heads), static_cast<uint32_t>(splits), static_cast<uint32_t>(seqs)},
            kHopperQuickThreads, hopper_quick_memory(dim));
   } else {
-    p.stages = team_stages(units, dim, multiprocessors);
-    launch(gpu,
-           by_head_dim(dim, KernelId::kHopperAttentionTeamD64, KernelId::kHopperAttentionTeamD128,
-                       KernelId::kHopperAttentionTeamD256),
-           args, p, scratch, {static_cast<uint32_t>(units)}, hopper_team_threads(dim),
-           hopper_team_memory(dim, p.stages));
+    launch_teams(gpu, args, team, scratch, units);
   }
   if (splits <= 1) return;
   merge(gpu, args, p,
@@ -205,7 +230,12 @@ bool attention(GpuBackend& gpu, const AttentionArgs& args, bool by_shape) {
   if (p.window > 0) splits = std::min<int64_t>(splits, (p.window + kAttentionRowTile) / kHopperSplit + 2);
   const int64_t tokens = cu[static_cast<size_t>(kinds.few_seqs)];
   if (kinds.few && splits > 1 && scratch_bytes(tokens, p.heads, splits, dim) > kMostScratch) return false;
-  if (kinds.few) attend_few(gpu, args, p, kinds.few_seqs, tokens, splits);
+  if (kinds.few) {
+    HopperTeamParams team = {};
+    team.attention = p;
+    if (!map_pages(gpu, args.kv, team)) return false;
+    attend_few(gpu, args, team, kinds.few_seqs, tokens, splits);
+  }
   if (kinds.many) {
     p.seqs = static_cast<int>(contexts.size());
     p.rows_from = kAttentionRowTile + 1;
