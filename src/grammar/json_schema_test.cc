@@ -380,7 +380,6 @@ TEST(JsonSchema, HostileSchemasAreBounded) {
   json::Object patterns;
   for (int i = 0; i < 16; ++i) patterns.emplace_back("a.{" + std::to_string(i) + "}b", json::Object{{"minimum", i}});
   schemas.push_back(json::Object{{"patternProperties", std::move(patterns)}});
-  schemas.push_back(*json::parse(R"({"pattern":"(a{1000}){1000}","type":"string"})"));
   json::Object members;
   json::Array names, numbers, more;
   for (int i = 0; i < 100'000; ++i) {
