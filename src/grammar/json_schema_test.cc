@@ -362,7 +362,7 @@ TEST(JsonSchema, OrderIsTrackedForManyMembersAndInNestedObjects) {
 TEST(JsonSchema, HostileSchemasAreBounded) {
   std::vector<json::Value> schemas;
   json::Array many;
-  for (int i = 0; i < 200'000; ++i) many.push_back("value" + std::to_string(i * 7919));
+  for (int i = 0; i < trials(200'000); ++i) many.push_back("value" + std::to_string(i * 7919));
   schemas.push_back(json::Object{{"enum", std::move(many)}});
   std::string nested = "true";
   for (int i = 0; i < 100; ++i) nested = "{\"items\":" + nested + "}";
@@ -382,7 +382,7 @@ TEST(JsonSchema, HostileSchemasAreBounded) {
   schemas.push_back(json::Object{{"patternProperties", std::move(patterns)}});
   json::Object members;
   json::Array names, numbers, more;
-  for (int i = 0; i < 100'000; ++i) {
+  for (int i = 0; i < trials(100'000); ++i) {
     members.emplace_back("p" + std::to_string(i), json::Object{});
     names.push_back("p" + std::to_string(i));
     if (i % 2 == 0) numbers.push_back(int64_t{i} * 7919);
