@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rewrites a GGUF file with its matrices in another type, so that every type of weight can be compared on one real model."""
 
+import functools
 import sys
 
 import gguf
@@ -22,6 +23,12 @@ def type_of(columns, wanted):
     return "F32"
 
 
+@functools.cache
+def read(source):
+    """A file's reader; it takes seconds to read a vocabulary."""
+    return gguf.GGUFReader(source)
+
+
 def copy_fields(reader, writer):
     for field in reader.fields.values():
         if field.name.startswith("GGUF.") or field.name in ("general.architecture", "general.file_type"):
@@ -33,7 +40,7 @@ def copy_fields(reader, writer):
 
 def requantise(source, target, wanted):
     """Writes `target` from `source`; returns the number of matrices of each type."""
-    reader = gguf.GGUFReader(source)
+    reader = read(source)
     writer = gguf.GGUFWriter(target, reader.fields["general.architecture"].contents())
     copy_fields(reader, writer)
     counts = {}

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/test_sanitized.h"
 #include "base/utf8.h"
 #include "text/regex.h"
 
@@ -105,6 +106,8 @@ TEST(Scanner, CutsEveryCodePointAsItsRegularExpressionDoes) {
     std::string text;
     for (char32_t cp = 0; cp < 0x110000; ++cp) {
       if (cp >= 0xd800 && cp < 0xe000) continue;
+      // Most of the higher planes is one class; sanitizers see its first and last 4,096 code points in each.
+      if (kSanitized && cp >= 0x20000 && (cp & 0xf000) != 0 && (cp & 0xf000) != 0xf000) continue;
       text += 'a';
       utf8::append(text, cp);
       text += "1 ";

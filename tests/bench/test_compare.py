@@ -105,7 +105,8 @@ SMALL = ["--retries", 0, "--iters", 1, "--input-len", 16, "--output-len", 4, "--
 
 def run_compare(*arguments, env=None):
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("QUIRE_", "OPENAI_"))}
-    kept["QUIRE_SAMPLES"] = "1"  # of the machine's limits, which are measured before and after each round
+    # Of the limits, which are measured before and after each round: one sample each, of a small buffer.
+    kept |= {"QUIRE_SAMPLES": "1", "QUIRE_QUICK": "1"}
     return subprocess.run([sys.executable, ROOT / "bench" / "compare", "--quire", BIN_DIR / "quire", "--threads", "1",
                            *map(str, arguments)], capture_output=True, text=True, timeout=300, env=kept | (env or {}))
 

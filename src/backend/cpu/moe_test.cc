@@ -11,6 +11,7 @@
 #include "backend/cpu/isa_level.h"
 #include "backend/testing/linear_cases.h"
 #include "backend/testing/moe_cases.h"
+#include "base/test_sanitized.h"
 
 namespace quire::cpu {
 namespace {
@@ -246,6 +247,7 @@ TEST(MoeExperts, HaveTheBitsOfLinearAndGluCalledAlone) {
                                      int64_t{17}, int64_t{33}, kTokens}) {
           k = k % 8 + 1;
           for (const int64_t among : {k, kExperts}) {
+            if (kSanitized && (among == k) != (k % 2 == 0)) continue;  // in turns
             experts->check(*backend, kTokens - tokens, tokens, k,
                            random_choices(tokens, k, among, static_cast<uint64_t>(tokens)));
             if (HasFatalFailure()) return;

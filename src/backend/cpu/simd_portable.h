@@ -15,8 +15,9 @@ namespace quire::cpu::QUIRE_ISA_NS {
 typedef float Float4 __attribute__((vector_size(16)));
 typedef int32_t Int4 __attribute__((vector_size(16)));
 typedef uint32_t Uint4 __attribute__((vector_size(16)));
-typedef double Double4 __attribute__((vector_size(32)));
-typedef int64_t Long4 __attribute__((vector_size(32)));
+typedef float Float2 __attribute__((vector_size(8)));
+typedef double Double2 __attribute__((vector_size(16)));
+typedef int64_t Long2 __attribute__((vector_size(16)));
 
 struct F32x16 {
   Float4 a, b, c, d;
@@ -77,29 +78,58 @@ QUIRE_INLINE F32x16 operator/(const F32x16& x, const F32x16& y) {
   return {x.a / y.a, x.b / y.b, x.c / y.c, x.d / y.d};
 }
 
-// A correctly rounded float fma from double arithmetic. The product of two floats is exact in a double; the sum's
-// rounding error e is exact too (Knuth). Where e is not zero, the sum is moved to the neighbour with an odd last bit
-// (rounding to odd), after which the second rounding, to float, cannot go wrong: 53 >= 24 + 2 bits. A sum that is
-// infinite or NaN has e = NaN and stays.
-QUIRE_INLINE void fma4(const Float4& x, const Float4& y, const Float4& z, Float4* out) {
-  const Double4 c = __builtin_convertvector(z, Double4);
-  const Double4 p = __builtin_convertvector(x, Double4) * __builtin_convertvector(y, Double4);
-  const Double4 s = p + c;
-  const Double4 cc = s - p;
-  const Double4 e = (p - (s - cc)) + (c - cc);
-  const Long4 u = (Long4)s;
-  const Long4 inexact = (e < 0.0) | (e > 0.0);
-  const Long4 even = (u & 1) - 1;                  // all bits where the last one is clear
-  const Long4 step = ((e > 0.0) ^ (s > 0.0)) | 1;  // 1 away from zero, -1 towards it
-  const Long4 odd = u + (inexact & even & step);
-  *out = __builtin_convertvector((Double4)odd, Float4);
+// Each half of four floats as doubles, and back with one rounding. The vectors of doubles have 16 bytes, too: gcc 12
+// compares larger ones lane by lane where the machine has no larger registers.
+QUIRE_INLINE Double2 low_half(const Float4& x) {
+  return __builtin_convertvector(__builtin_shufflevector(x, x, 0, 1), Double2);
+}
+QUIRE_INLINE Double2 high_half(const Float4& x) {
+  return __builtin_convertvector(__builtin_shufflevector(x, x, 2, 3), Double2);
+}
+QUIRE_INLINE Float4 rounded(const Double2& low, const Double2& high) {
+  return __builtin_shufflevector(__builtin_convertvector(low, Float2), __builtin_convertvector(high, Float2), 0, 1, 2,
+                                 3);
+}
+// The product of two floats is exact in a double; the sum's rounding error e is exact too (Knuth). Where e is not zero,
+// the sum is moved to the neighbour with an odd last bit (rounding to odd), after which the second rounding, to float,
+// cannot go wrong: 53 >= 24 + 2 bits. A sum that is infinite or NaN has e = NaN and stays.
+QUIRE_INLINE Double2 round_to_odd(const Double2& x, const Double2& y, const Double2& c) {
+  const Double2 p = x * y;
+  const Double2 s = p + c;
+  const Double2 cc = s - p;
+  const Double2 e = (p - (s - cc)) + (c - cc);
+  const Long2 u = (Long2)s;
+  const Long2 inexact = (e < 0.0) | (e > 0.0);
+  const Long2 even = (u & 1) - 1;                  // all bits where the last one is clear
+  const Long2 step = ((e > 0.0) ^ (s > 0.0)) | 1;  // 1 away from zero, -1 towards it
+  return (Double2)(u + (inexact & even & step));
+}
+QUIRE_INLINE Float4 exact_fma4(const Float4& x, const Float4& y, const Float4& z) {
+  return rounded(round_to_odd(low_half(x), low_half(y), low_half(z)),
+                 round_to_odd(high_half(x), high_half(y), high_half(z)));
+}
+// A correctly rounded float fma from double arithmetic.
+[[maybe_unused]] static __attribute__((noinline, cold)) F32x16 exact_fma(const F32x16& x, const F32x16& y,
+                                                                         const F32x16& z) {
+  return {exact_fma4(x.a, y.a, z.a), exact_fma4(x.b, y.b, z.b), exact_fma4(x.c, y.c, z.c), exact_fma4(x.d, y.d, z.d)};
+}
+// The same, but rounded twice: first to a double, then to a float. This is the correct result unless the double lies
+// exactly between two floats. Doubles that do are marked as doubtful: half of a normal float's last bit and nothing
+// below it, and all that are less than the smallest normal float, but zero.
+QUIRE_INLINE Float4 fma4(const Float4& x, const Float4& y, const Float4& z, Int4* doubtful) {
+  const Double2 a = low_half(x) * low_half(y) + low_half(z);
+  const Double2 b = high_half(x) * high_half(y) + high_half(z);
+  const Int4 last = __builtin_shufflevector((Int4)a, (Int4)b, 0, 2, 4, 6);
+  const Int4 top = __builtin_shufflevector((Int4)a, (Int4)b, 1, 3, 5, 7) & INT32_MAX;
+  *doubtful |= ((last & 0x1fffffff) == 0x10000000) | ((top < (1023 - 126) << 20) & (top > 0));
+  return rounded(a, b);
 }
 QUIRE_INLINE F32x16 fma(const F32x16& x, const F32x16& y, const F32x16& z) {
-  F32x16 r;
-  fma4(x.a, y.a, z.a, &r.a);
-  fma4(x.b, y.b, z.b, &r.b);
-  fma4(x.c, y.c, z.c, &r.c);
-  fma4(x.d, y.d, z.d, &r.d);
+  Int4 doubtful = {};
+  const F32x16 r = {fma4(x.a, y.a, z.a, &doubtful), fma4(x.b, y.b, z.b, &doubtful), fma4(x.c, y.c, z.c, &doubtful),
+                    fma4(x.d, y.d, z.d, &doubtful)};
+  const Long2 any = (Long2)doubtful;
+  if (__builtin_expect((any[0] | any[1]) != 0, 0)) return exact_fma(x, y, z);
   return r;
 }
 QUIRE_INLINE Float4 sqrt4(const Float4& x) {

@@ -47,6 +47,15 @@ Operands operands() {
     const float product = o.a.back() * o.b.back();
     o.c.push_back(wild ? any() : i % 4 == 1 ? -product : near_one() * 0x1p-24f);
   }
+  // A product that is half of c's last bit, but for a bit that a double does not hold: it decides how the sum is
+  // rounded.
+  for (int i = 0; i < 20000; ++i) {
+    const float tiny = static_cast<float>(static_cast<int>(random() % 16)) * 0x1p-23f;  // 0: exactly half
+    const bool subnormal = i % 4 < 2;                                                   // near the border of these
+    o.a.push_back((1 + tiny) * (subnormal ? 0x1p-75f : 1.0f));
+    o.b.push_back((1 - tiny) * (subnormal ? 0x1p-75f : 0x1p-24f) * (i % 2 == 0 ? 1.0f : -1.0f));
+    o.c.push_back(near_one() * (subnormal ? 0x1p-126f : 1.0f));
+  }
   return o;
 }
 

@@ -74,6 +74,7 @@ struct Copy {
 
 struct Lane {
   Fiber fiber;
+  StackPool::Stack stack = {nullptr, nullptr};
   Position at;
   Step step;
   uint32_t phase;  // which of the simdgroup's two sets of slots the last exchange used
@@ -116,6 +117,7 @@ struct Worker::State {
   std::vector<Simdgroup> simdgroups = std::vector<Simdgroup>(kMaxThreads / kLanes);
   std::vector<uint32_t> order;       // thread ids in the order in which they start and leave barriers
   std::vector<uint32_t> simd_order;  // the same, one simdgroup after another
+  int ordered = -1;                  // the Job::order that both are for, if it is that of any threadgroup
   RunQueue queue;
   Fiber scheduler;
   const Job* job = nullptr;
@@ -302,6 +304,8 @@ void Worker::State::barrier(const Site& site) {
 
 void Worker::State::order_lanes(uint64_t index) {
   const uint32_t n = job->threads;
+  if (job->order == ordered && order.size() == n) return;
+  ordered = job->order <= 1 ? job->order : -1;
   order.resize(n);
   simd_order.resize(n);
   std::iota(order.begin(), order.end(), 0u);
@@ -339,8 +343,8 @@ void Worker::State::begin(uint64_t index) {
     lane.last = {"the start", "", 0};
     lane.copies.clear();
     lane.groups.clear();
-    const StackPool::Stack stack = stacks.stack(i);
-    make_fiber(lane.fiber, stack.bottom, stack.top, fiber_entry);
+    if (lane.stack.top == nullptr) lane.stack = stacks.stack(i);
+    make_fiber(lane.fiber, lane.stack.bottom, lane.stack.top, fiber_entry);
   }
 }
 
@@ -447,7 +451,12 @@ Exchanged exchange(const void* value, size_t bytes, Site site) {
   Simdgroup& group = w.simdgroups[lane.at.sg];
   lane.phase ^= 1;
   const uint32_t phase = lane.phase;
-  std::memcpy(group.slots[phase][lane.at.lane], value, bytes);
+  unsigned char* slot = group.slots[phase][lane.at.lane];
+  if (bytes == 4) {  // nearly always, and without a call
+    std::memcpy(slot, value, 4);
+  } else {
+    std::memcpy(slot, value, bytes);
+  }
   w.meet(site);
   const bool first = !group.looked[phase];
   group.looked[phase] = true;

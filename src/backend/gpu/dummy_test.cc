@@ -68,7 +68,7 @@ void expect_same(const std::vector<DummyPart>& parts, DType stored, DType type) 
     copied.push_back({type, part.n, part.k, memory.back().data()});
   }
   const std::vector<uint8_t> expected = packed_bytes(test_device(), copied);
-  for (const int which : {0, 1}) {
+  for (int which = 0; which < kDevices; ++which) {
     EXPECT_TRUE(packed_bytes(test_device(which), made) == expected)
         << name(stored) << " to " << name(type) << ", device " << which;
   }
@@ -148,7 +148,7 @@ TEST(GpuDummy, CodesHaveTheBitsOfTheHost) {
                                     random_codes(type, 18, 512, 54)};
     parts[1].row_map = map;
     const std::vector<uint8_t> expected = packed_bytes(device_of_host_codes(), parts);
-    for (const int which : {0, 1}) {
+    for (int which = 0; which < kDevices; ++which) {
       EXPECT_TRUE(packed_bytes(test_device(which), parts) == expected) << type << ", device " << which;
     }
   }

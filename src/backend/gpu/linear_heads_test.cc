@@ -19,7 +19,7 @@ void check_heads(DType type, DType weight_type, const cases::HeadsShape& shape, 
   const int64_t k = weights.heads[0].k, x_head = k + gap, out_head = shape.n + 3;
   const HostMatrix x(200, shape.heads * x_head, type, 5, 1.0f, 8);
   std::unique_ptr<PackedMatrix> all[2];
-  for (int i = 0; i < 2; ++i) all[i] = packed(test_device(i).ops(), weights.parts(), type);
+  for (int i = 0; i < kDevices; ++i) all[i] = packed(test_device(i).ops(), weights.parts(), type);
   std::vector<std::unique_ptr<PackedMatrix>> apart;
   for (const cases::Weight& head : weights.heads) {
     const RawMatrix raw = head.raw();
@@ -39,13 +39,13 @@ void check_heads(DType type, DType weight_type, const cases::HeadsShape& shape, 
                            out.columns(h * out_head, shape.n)});
     }
     const std::vector<uint8_t> want = device.rows_of(out);
-    for (const int which : {0, 1}) {
+    for (int which = 0; which < kDevices; ++which) {
       ASSERT_TRUE(joined(which) == want) << name(weight_type) << " weight, " << name(type) << " activations, "
                                          << shape.heads << " heads " << shape.n << "x" << k << ", " << rows
                                          << " rows, order " << which;
     }
     device.clear();
-    test_device(1).clear();
+    if (kDevices > 1) test_device(1).clear();
   }
 }
 

@@ -34,7 +34,9 @@ TEST(GpuLora, IsCloseToDoublesAndHasTheSameBitsInAnyMixture) {
       const HostMatrix x(30, k, type, 5), before(30, 300, out_type, 6);
       const LoraMixture mixture(30, 7);
       const std::vector<uint8_t> whole = run(test_device(), c, x, mixture, before);
-      EXPECT_EQ(run(test_device(1), c, x, mixture, before), whole) << "another order of lanes";
+      if (kDevices > 1) {
+        EXPECT_EQ(run(test_device(1), c, x, mixture, before), whole) << "another order of lanes";
+      }
       const std::vector<float> got = floats_of(whole, out_type);
       const auto row_bytes = static_cast<ptrdiff_t>(whole.size()) / 30;
       for (int64_t r = 0; r < 30; ++r) {
@@ -58,7 +60,7 @@ TEST(GpuLora, IsCloseToDoublesAndHasTheSameBitsInAnyMixture) {
       const std::vector<uint8_t> part = run(test_device(), c, x, mixture, some, 13);
       EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + 13 * row_bytes)) << "a part of the rows";
       test_device().clear();
-      test_device(1).clear();
+      if (kDevices > 1) test_device(1).clear();
     }
   }
 }

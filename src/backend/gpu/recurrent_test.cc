@@ -208,7 +208,7 @@ void check_layer(const RecurrentLayer& layer, const std::vector<int64_t>& length
     }
   }
   if (layer.chunked()) expect_near_textbook(layer, truth, trails, type);
-  for (const int order : {0, 1}) {
+  for (int order = 0; order < kDevices; ++order) {
     Pages pages(test_device(order), layer, truth, type, 4);
     std::vector<Chunk> chunks;
     for (size_t s = 0; s < count; ++s) chunks.push_back({s, 0, lengths[s], -1, static_cast<int32_t>(s)});

@@ -81,12 +81,14 @@ bool same_row(const SamplingCase& c, const Results& a, size_t i, const Results& 
 Results sample_everywhere(const SamplingCase& c) {
   const auto count = static_cast<int64_t>(c.rows.size());
   Results all = sample(c, 0, count, 0);
-  for (int64_t r = 0; r < count; ++r) {
+  for (int64_t r = 0; r < count; r += kSanitized ? 4 : 1) {
     const Results alone = sample(c, r, 1, 3 + r);
     EXPECT_TRUE(same_row(c, all, static_cast<size_t>(r), alone, 0, static_cast<size_t>(r))) << "row " << r;
   }
-  const Results other = sample(c, 0, count, 0, 1);
-  for (size_t r = 0; r < c.rows.size(); ++r) EXPECT_TRUE(same_row(c, all, r, other, r, r)) << "row " << r;
+  if (kDevices > 1) {
+    const Results other = sample(c, 0, count, 0, 1);
+    for (size_t r = 0; r < c.rows.size(); ++r) EXPECT_TRUE(same_row(c, all, r, other, r, r)) << "row " << r;
+  }
   return all;
 }
 

@@ -20,6 +20,7 @@
 #include "backend/gpu/gpu_backend.h"
 #include "backend/testing/scalar_math.h"
 #include "base/half.h"
+#include "base/test_sanitized.h"
 
 namespace quire::gpu {
 
@@ -140,7 +141,9 @@ class TestDevice {
   std::vector<std::unique_ptr<Memory>> blocks_;
 };
 
-// Two devices that must give the same bits: the emulator with two orders of its lanes.
+// Two devices that must give the same bits: the emulator with two orders of its lanes. A sanitizer sees nothing new in
+// the second one.
+inline constexpr int kDevices = kSanitized ? 1 : 2;
 inline TestDevice& test_device(int which = 0) {
   static TestDevice devices[] = {TestDevice(0), TestDevice(7)};
   return devices[which];
@@ -167,14 +170,16 @@ using RunRows = std::function<std::vector<uint8_t>(TestDevice&, int64_t first, i
 inline std::vector<float> run_rows(int64_t rows, DType type, const RunRows& run, const std::string& what) {
   const std::vector<uint8_t> whole = run(test_device(), 0, rows);
   const auto row = static_cast<ptrdiff_t>(whole.size()) / rows;
-  for (int64_t r = 0; r < rows; ++r) {
+  for (int64_t r = 0; r < rows; r += kSanitized ? 4 : 1) {
     const std::vector<uint8_t> alone = run(test_device(), r, 1);
     EXPECT_EQ(alone, std::vector<uint8_t>(whole.begin() + r * row, whole.begin() + (r + 1) * row))
         << what << ": row " << r << " alone";
   }
-  EXPECT_EQ(run(test_device(1), 0, rows), whole) << what << ": another order of lanes";
+  if (kDevices > 1) {
+    EXPECT_EQ(run(test_device(1), 0, rows), whole) << what << ": another order of lanes";
+    test_device(1).clear();
+  }
   test_device().clear();
-  test_device(1).clear();
   return floats_of(whole, type);
 }
 
