@@ -25,6 +25,10 @@ float fold(std::array<float, kLanes>& lanes) {
   return lanes[0];
 }
 
+float softplus(float x) {
+  return std::max(x, 0.0f) + std::log1p(std::exp(-std::abs(x)));
+}
+
 float activated(float x, PoolActivation activation) {
   switch (activation) {
     case PoolActivation::kTanh:
@@ -35,6 +39,26 @@ float activated(float x, PoolActivation activation) {
       return std::max(x, 0.0f);
     case PoolActivation::kSigmoid:
       return 1.0f / (1.0f + std::exp(-x));
+    case PoolActivation::kSilu:
+      return x / (1.0f + std::exp(-x));
+    case PoolActivation::kLeakyRelu:
+      return x > 0 ? x : 0.01f * x;
+    case PoolActivation::kElu:
+      return x > 0 ? x : std::expm1(x);
+    case PoolActivation::kSelu:
+      return 1.05070098735548050f * (x > 0 ? x : 1.67326324235437728f * std::expm1(x));
+    case PoolActivation::kMish:
+      return x * std::tanh(softplus(x));
+    case PoolActivation::kSoftplus:
+      return softplus(x);
+    case PoolActivation::kSoftsign:
+      return x / (1.0f + std::abs(x));
+    case PoolActivation::kHardTanh:
+      return std::clamp(x, -1.0f, 1.0f);
+    case PoolActivation::kRelu6:
+      return std::clamp(x, 0.0f, 6.0f);
+    case PoolActivation::kLogSigmoid:
+      return -softplus(-x);
     default:
       return x;
   }
@@ -105,7 +129,8 @@ Result<std::vector<float>> tensor_floats(const weights::WeightSource& source, st
 
 Result<PoolLayer> read_dense(const DenseModule& module) {
   QUIRE_ASSIGN(const auto source, open_tensors(module.folder, "model.safetensors", "pytorch_model.bin"));
-  PoolLayer layer{.in = module.in, .out = module.out, .activation = module.activation};
+  PoolLayer layer{
+      .in = module.in, .out = module.out, .activation = module.activation, .of_normalised = module.of_normalised};
   QUIRE_ASSIGN(layer.weight, tensor_floats(*source, "linear.weight", std::array{module.out, module.in}));
   if (module.bias) {
     QUIRE_ASSIGN(layer.bias, tensor_floats(*source, "linear.bias", std::array{module.out}));
@@ -277,6 +302,10 @@ Result<Pooler> Pooler::load(Loader& loader, PoolerConfig config) {
     size = rows;
     out.dense_.push_back(std::move(layer));
   }
+  if (config.dimensions > size) {
+    return invalid_argument({"config_sentence_transformers.json: truncate_dim is ", config.dimensions,
+                             ", but the embeddings have ", size, " numbers"});
+  }
   if (config.classifies) {
     if (config.tokens.empty()) {
       QUIRE_ASSIGN(out.classifier_, read_classifier(loader, config));
@@ -295,7 +324,11 @@ Result<Pooler> Pooler::load(Loader& loader, PoolerConfig config) {
 std::vector<float> Pooler::embed(std::span<const float> pooled, std::optional<int64_t> dimensions,
                                  bool normalised) const {
   std::vector<float> x(pooled.begin(), pooled.end());
-  for (const PoolLayer& layer : dense_) x = layer.run(x);
+  for (const PoolLayer& layer : dense_) {
+    if (layer.of_normalised) normalise(x);
+    x = layer.run(x);
+  }
+  if (!dimensions && config_.dimensions > 0) dimensions = config_.dimensions;
   if (dimensions) x.resize(static_cast<size_t>(*dimensions));
   if (normalised) normalise(x);
   return x;

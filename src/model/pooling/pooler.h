@@ -25,6 +25,7 @@ struct PoolLayer {
   PoolActivation activation = PoolActivation::kNone;
   std::vector<float> norm = {}, norm_bias = {};  // [out] or empty
   float norm_eps = 0;
+  bool of_normalised = false;  // its input is normalised first
 
   std::vector<float> run(std::span<const float> x) const;
 };
