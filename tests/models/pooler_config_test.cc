@@ -175,6 +175,8 @@ TEST(PoolerFlag, ChangesWhatTheFilesSay) {
   EXPECT_EQ(config.rows, PoolRows::kMean);
   EXPECT_FALSE(config.normalise);
   EXPECT_EQ(config.logit_sigma, 2);
+  ASSERT_TRUE(apply_pooler_flag(R"({"dimensions":32,"tok_pooling_type":"ALL"})", config).ok());
+  EXPECT_EQ(config.dimensions, 32);
   const auto error = [](const char* text) {
     PoolerConfig other;
     const Status status = apply_pooler_flag(text, other);
@@ -183,6 +185,8 @@ TEST(PoolerFlag, ChangesWhatTheFilesSay) {
   EXPECT_THAT(error("["), HasSubstr("JSON object"));
   EXPECT_THAT(error(R"({"normalize":true})"), HasSubstr("use_activation"));
   EXPECT_THAT(error(R"({"pooling_type":"SUM"})"), HasSubstr("CLS, LAST or MEAN"));
+  EXPECT_THAT(error(R"({"dimensions":0})"), HasSubstr("dimensions must be a positive size"));
+  EXPECT_THAT(error(R"({"tok_pooling_type":"MEAN"})"), HasSubstr("ALL or STEP"));
   EXPECT_THAT(error(R"({"logit_sigma":0})"), HasSubstr("logit_sigma"));
   EXPECT_THAT(error(R"({"colour":1})"), HasSubstr("colour"));
 }

@@ -153,6 +153,17 @@ def test_lengths_and_lower_case_of_sentence_transformers(variants):
     assert (embedding_of(own, "lower", "a key") != embedding_of(own, "lower", "a page")).any()
 
 
+def test_a_head_with_numbers_that_are_not_finite_is_refused(folder):
+    out = folder / "infinite"
+    pooling_cases.write_model(pooling_cases.find_case("gemma3-embedding"), out)
+    weights = pooling_cases.dense_tensors(pooling_cases.find_case("gemma3-embedding"))[0]
+    weights[3, 5] = np.inf
+    safetensors_file.write_file(out / "2_Dense" / "model.safetensors", {"linear.weight": weights}, "F32")
+    done = subprocess.run([BIN_DIR / "quire", "embed", out, "hello"], capture_output=True, text=True)
+    assert done.returncode != 0 and done.stdout == ""
+    assert "2_Dense': tensor 'linear.weight' has a value that is not a finite number" in done.stderr
+
+
 def test_matryoshka_cuts_and_normalises_again(server):
     tokens = expected(pooling_cases.find_case("nomic-bert"))["prompts"][2]["tokens"]
     whole = np.array(server.ok("/v1/embeddings", {"model": "nomic-bert", "input": tokens})["data"][0]["embedding"])

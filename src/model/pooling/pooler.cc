@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "base/file.h"
 #include "model/load/loader.h"
 #include "weights/quant.h"
 #include "weights/safetensors.h"
@@ -82,6 +83,12 @@ void layer_norm(std::span<float> x, const PoolLayer& layer) {
   }
 }
 
+// Numbers that are not finite would reach every answer, in which JSON has no place for them.
+Result<std::vector<float>> finite(Result<std::vector<float>> values, std::string_view tensor) {
+  if (!values.ok() || std::ranges::all_of(*values, [](float value) { return std::isfinite(value); })) return values;
+  return corrupt({"tensor '", tensor, "' has a value that is not a finite number"});
+}
+
 // A matrix of the checkpoint, in any type, as floats.
 Result<std::vector<float>> matrix_floats(Loader& loader, const std::string& tensor, int64_t rows, int64_t columns) {
   QUIRE_ASSIGN(const weights::TensorRef* found, loader.require(tensor, {rows, columns}));
@@ -91,7 +98,7 @@ Result<std::vector<float>> matrix_floats(Loader& loader, const std::string& tens
     weights::dequantise_row(found->dtype, found->data.data() + r * bytes, out.data() + r * columns, columns);
   }
   loader.finished(*found);
-  return out;
+  return finite(std::move(out), tensor);
 }
 
 Result<PoolLayer> read_layer(Loader& loader, const std::string& prefix, int64_t in, int64_t out, bool bias,
@@ -99,7 +106,7 @@ Result<PoolLayer> read_layer(Loader& loader, const std::string& prefix, int64_t 
   PoolLayer layer{.in = in, .out = out, .activation = activation};
   QUIRE_ASSIGN(layer.weight, matrix_floats(loader, prefix + ".weight", out, in));
   if (bias) {
-    QUIRE_ASSIGN(layer.bias, loader.floats(prefix + ".bias", {out}));
+    QUIRE_ASSIGN(layer.bias, finite(loader.floats(prefix + ".bias", {out}), prefix + ".bias"));
   }
   return layer;
 }
@@ -124,7 +131,7 @@ Result<std::vector<float>> tensor_floats(const weights::WeightSource& source, st
   QUIRE_ASSIGN(const weights::TensorRef* found, source.require(name, shape));
   std::vector<float> values(static_cast<size_t>(found->elements()));
   weights::dequantise_row(found->dtype, found->data.data(), values.data(), found->elements());
-  return values;
+  return finite(std::move(values), name);
 }
 
 Result<PoolLayer> read_dense(const DenseModule& module) {
@@ -288,7 +295,9 @@ Result<Pooler> Pooler::load(Loader& loader, PoolerConfig config) {
           {"'", module.folder.string(), "': a dense layer takes ", module.in, " numbers, but gets ", size});
     }
     size = module.out;
-    QUIRE_ASSIGN(PoolLayer layer, read_dense(module));
+    auto read = read_dense(module);
+    if (!read.ok()) return in_file(module.folder, read.error());
+    PoolLayer layer = std::move(*read);
     out.dense_.push_back(std::move(layer));
   }
   for (const char* name : {"dense_2", "dense_3"}) {  // the same, in GGUF files
@@ -303,8 +312,8 @@ Result<Pooler> Pooler::load(Loader& loader, PoolerConfig config) {
     out.dense_.push_back(std::move(layer));
   }
   if (config.dimensions > size) {
-    return invalid_argument({"config_sentence_transformers.json: truncate_dim is ", config.dimensions,
-                             ", but the embeddings have ", size, " numbers"});
+    return invalid_argument({"embeddings should be cut to ", config.dimensions, " numbers (truncate_dim of ",
+                             "config_sentence_transformers.json, or dimensions of --pooler-config), but have ", size});
   }
   if (config.classifies) {
     if (config.tokens.empty()) {

@@ -381,7 +381,7 @@ Status apply_pooler_flag(const std::string& text, PoolerConfig& config) {
     } else if (field == "use_activation") {
       if (!setting.is_bool()) return wrong("use_activation must be true or false");
       if (!setting.as_bool()) config.normalise = false, config.scores = PoolActivation::kNone;
-      if (setting.as_bool()) config.normalise = true;
+      if (setting.as_bool()) config.normalise = true;  // scores have the function that the files name
     } else if (field == "logit_mean" || field == "logit_sigma") {
       if (!setting.is_number() || !std::isfinite(setting.as_double())) return wrong(field + " must be a number");
       (field == "logit_mean" ? config.logit_mean : config.logit_sigma) = setting.as_double();
@@ -404,13 +404,21 @@ Status apply_pooler_flag(const std::string& text, PoolerConfig& config) {
         return wrong("task must be embed, classify, token_embed, token_classify or embed&token_classify");
       }
       config.task = word;
+    } else if (field == "dimensions") {
+      if (!setting.is_int() || setting.as_int() < 1 || setting.as_int() > kMaxSize) {
+        return wrong("dimensions must be a positive size");
+      }
+      config.dimensions = setting.as_int();
+    } else if (field == "tok_pooling_type") {
+      const std::string word = setting.is_string() ? setting.as_string() : "";
+      if (word != "ALL" && word != "STEP") return wrong("tok_pooling_type must be ALL or STEP");
     } else if (field == "normalize") {
       return wrong("normalize is not a field any more; use use_activation");
-    } else if (field != "tok_pooling_type" && field != "dimensions") {
-      return wrong(
-          "'" + utf8::beginning(field, 60) +
-          "' is not one of task, pooling_type, seq_pooling_type, tok_pooling_type, use_activation, logit_mean, "
-          "logit_sigma, step_tag_id and returned_token_ids");
+    } else {
+      return wrong("'" + utf8::beginning(field, 60) +
+                   "' is not one of task, pooling_type, seq_pooling_type, tok_pooling_type, dimensions, "
+                   "use_activation, logit_mean, "
+                   "logit_sigma, step_tag_id and returned_token_ids");
     }
   }
   return {};
