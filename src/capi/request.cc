@@ -226,7 +226,7 @@ json::Value pooling_json(const llm::Llm& llm) {
   const auto score = llm.score_kind();
   out.set("tasks", std::move(tasks));
   out.set("score", score.ok() ? json::Value(kScores[static_cast<size_t>(*score)]) : json::Value());
-  out.set("embedding_size", llm.pools() ? json::Value(llm.pooler().dimensions()) : json::Value());
+  out.set("embedding_size", llm.pools() ? json::Value(llm.pooler().usual_dimensions()) : json::Value());
   json::Array labels;
   if (llm.pools()) {
     for (const std::string& label : llm.pooler().config().label_names) labels.emplace_back(label);

@@ -118,6 +118,7 @@ def variants(folder, start):
         write(activation, "mean", ["Dense"], activation)
     write("normalized-first", "mean", ["Normalize", "Dense"])
     write("cut", "mean", ["Normalize"], **{"config_sentence_transformers.json": {"truncate_dim": 16}})
+    write("without-prompt", "mean", [], **{"1_Pooling/config.json": {"pooling_mode": "mean", "include_prompt": False}})
     write("short", "mean", [], **{"tokenizer_config.json": {"model_max_length": 8}})
     write("lower", "mean", [], **{"sentence_bert_config.json": {"do_lower_case": True, "max_seq_length": 100}})
     return start("--models-dir=variants", "--max-loaded-models", "2", "--dtype", "float32"), weight
@@ -143,6 +144,17 @@ def test_other_modules_of_sentence_transformers(server, variants):
     unit = mean / np.linalg.norm(mean)
     assert np.allclose(embedding_of(own, "normalized-first", tokens), np.tanh(weight @ unit), atol=1e-6)
     assert np.allclose(embedding_of(own, "cut", tokens), unit[:16] / np.linalg.norm(unit[:16]), atol=1e-6)
+
+
+def test_sizes_and_prompts_of_cohere_follow_the_files(variants):
+    own, _ = variants
+    body = {"texts": ["a"], "embedding_types": ["float", "ubinary"]}
+    answer = own.ok("/v2/embed", body | {"model": "cut"})["embeddings"]
+    assert len(answer["float"][0]) == 16 and len(answer["ubinary"][0]) == 2
+    own.ok("/v2/embed", body | {"model": "without-prompt"})
+    own.ok("/v2/embed", body | {"model": "without-prompt", "input_type": "search_document"})  # whose prompt is empty
+    refused = own.post("/v2/embed", body | {"model": "without-prompt", "input_type": "search_query"})
+    assert refused.status_code == 400 and "include_prompt is false" in refused.json()["error"]["message"]
 
 
 def test_lengths_and_lower_case_of_sentence_transformers(variants):

@@ -72,6 +72,9 @@ Status read_pooling_module(const fs::path& folder, PoolerConfig& out) {
     ++chosen;
     out.rows = mode.rows;
   }
+  auto include = json::get_bool_or(config, "include_prompt", true);
+  if (!include.ok()) return in_file(file, include.error());
+  out.without_prompt = !*include && gathers(out.rows);
   if (chosen == 1 && words.empty()) return {};
   return in_file(file,
                  unsupported("the pooling mode must be one of cls, mean, lasttoken, max, mean_sqrt_len_tokens and "

@@ -84,6 +84,7 @@ struct PoolerConfig {
   // Prompts that go before texts, by name; whoever sends texts adds them.
   std::vector<std::pair<std::string, std::string>> prompts;
   std::string default_prompt;
+  bool without_prompt = false;  // a mean or a maximum does not cover the tokens of a prompt
 
   // Classes.
   int64_t labels = 0;
