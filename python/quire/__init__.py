@@ -3,8 +3,8 @@
 
 from ._quire import version as _version
 from .async_llm import AsyncLLM
-from .llm import LLM, LoRARequest, Tokenizer
-from .outputs import CompletionOutput, Logprob, RequestOutput
+from .llm import LLM, TextPrompt, Tokenizer, TokensPrompt
+from .outputs import CompletionOutput, Logprob, LoRARequest, RequestOutput
 from .pooling import (ClassificationOutput, ClassificationRequestOutput, EmbeddingOutput, EmbeddingRequestOutput,
                       PoolingOutput, PoolingParams, PoolingRequestOutput, ScoringOutput, ScoringRequestOutput)
 from .sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
@@ -14,4 +14,5 @@ __version__: str = _version()
 __all__ = ["AsyncLLM", "ClassificationOutput", "ClassificationRequestOutput", "CompletionOutput", "EmbeddingOutput",
            "EmbeddingRequestOutput", "LLM", "LoRARequest", "Logprob", "PoolingOutput", "PoolingParams",
            "PoolingRequestOutput", "RequestOutput", "RequestOutputKind", "SamplingParams", "ScoringOutput",
-           "ScoringRequestOutput", "StructuredOutputsParams", "Tokenizer", "__version__"]
+           "ScoringRequestOutput", "StructuredOutputsParams", "TextPrompt",
+           "Tokenizer", "TokensPrompt", "__version__"]

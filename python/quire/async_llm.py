@@ -10,8 +10,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
 
 from . import _quire
-from .llm import Conversation, Engine, LoRARequest, Prompt, chat_fields, prompt_fields
-from .outputs import Collector, RequestOutput
+from .llm import Conversation, Engine, Prompt, chat_fields, prompt_fields
+from .outputs import Collector, LoRARequest, RequestOutput
 from .pooling import PoolingOutput, PoolingParams, PoolingRequestOutput, pool_fields, take
 from .sampling_params import SamplingParams
 

@@ -3,18 +3,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar, Union, cast
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, Union, cast, overload
 
 import numpy
 import numpy.typing
 
 from . import _quire
-from .outputs import Collector, RequestOutput, TokenTexts
+from .outputs import Collector, LoRARequest, RequestOutput, TokenTexts
 from .pooling import (ClassificationOutput, ClassificationRequestOutput, EmbeddingOutput, EmbeddingRequestOutput,
                       PoolingOutput, PoolingParams, PoolingRequestOutput, ScoringOutput, ScoringRequestOutput, pair_up,
                       pool_fields, take)
@@ -23,19 +22,22 @@ from .sampling_params import RequestOutputKind, SamplingParams, to_json
 TokenIds: TypeAlias = Union[Sequence[int], numpy.typing.NDArray[numpy.integer[Any]]]
 Prompt: TypeAlias = Union[str, TokenIds, Mapping[str, Any]]
 """A text, token ids, {"prompt": text} or {"prompt_token_ids": ids}, the last two optionally with "cache_salt"."""
+
+
+class TextPrompt(TypedDict, total=False):
+    prompt: str
+    cache_salt: str
+
+
+class TokensPrompt(TypedDict, total=False):
+    prompt_token_ids: TokenIds
+    prompt: str
+    cache_salt: str
+
+
 Message: TypeAlias = Mapping[str, Any]
 Conversation: TypeAlias = Sequence[Message]
 _T = TypeVar("_T")
-
-
-@dataclasses.dataclass(frozen=True)
-class LoRARequest:
-    """A LoRA adapter: a folder or a GGUF file. An adapter stays in memory under its name and number; give another number
-    if its files have changed."""
-
-    lora_name: str
-    lora_int_id: int
-    lora_path: str | os.PathLike[str]
 
 
 LoRARequests: TypeAlias = Union[LoRARequest, Sequence[Union[LoRARequest, None]], None]
@@ -47,19 +49,39 @@ class Tokenizer:
     def __init__(self, model: _quire.Model):
         self._model = model
 
+    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+        """As encode(), in the form of transformers."""
+        ids: list[int] = self.encode(text, add_special_tokens).tolist()
+        return {"input_ids": ids, "attention_mask": [1] * len(ids)}
+
     def encode(self, text: str, add_special_tokens: bool = True) -> numpy.typing.NDArray[numpy.int32]:
         return self._model.tokenize(to_json({"prompt": text, "add_special_tokens": add_special_tokens}))
 
     def decode(self, token_ids: TokenIds, skip_special_tokens: bool = True) -> str:
         return self._model.detokenize(token_array(token_ids), skip_special_tokens)
 
-    def apply_chat_template(self, messages: Conversation, *, add_generation_prompt: bool = True,
+    @overload
+    def apply_chat_template(self, messages: Conversation, *, tokenize: Literal[True] = True,
+                            add_generation_prompt: bool = True, continue_final_message: bool = False,
+                            tools: Sequence[Mapping[str, Any]] | None = None, chat_template: str | None = None,
+                            **chat_template_kwargs: Any) -> numpy.typing.NDArray[numpy.int32]: ...
+
+    @overload
+    def apply_chat_template(self, messages: Conversation, *, tokenize: Literal[False],
+                            add_generation_prompt: bool = True, continue_final_message: bool = False,
+                            tools: Sequence[Mapping[str, Any]] | None = None, chat_template: str | None = None,
+                            **chat_template_kwargs: Any) -> str: ...
+
+    def apply_chat_template(self, messages: Conversation, *, tokenize: bool = True, add_generation_prompt: bool = True,
                             continue_final_message: bool = False, tools: Sequence[Mapping[str, Any]] | None = None,
-                            **chat_template_kwargs: Any) -> numpy.typing.NDArray[numpy.int32]:
-        """The token ids of the prompt that chat() would make."""
-        return self._model.tokenize(to_json(chat_fields(messages, add_generation_prompt=add_generation_prompt,
-                                                        continue_final_message=continue_final_message, tools=tools,
-                                                        chat_template_kwargs=chat_template_kwargs or None)))
+                            chat_template: str | None = None,
+                            **chat_template_kwargs: Any) -> numpy.typing.NDArray[numpy.int32] | str:
+        """The token ids of the prompt that chat() would make, or with tokenize=False their text."""
+        ids = self._model.tokenize(to_json(chat_fields(messages, add_generation_prompt=add_generation_prompt,
+                                                       continue_final_message=continue_final_message, tools=tools,
+                                                       chat_template=chat_template,
+                                                       chat_template_kwargs=chat_template_kwargs or None)))
+        return ids if tokenize else self._model.detokenize(ids, False)
 
 
 class Engine:
@@ -102,7 +124,8 @@ class Engine:
         name = request_id or str(next(self._numbers))
         # Of a conversation the text is what its template made of it, as in vLLM.
         text = Tokenizer(self._model).decode(stream.prompt(), skip_special_tokens=False) if "messages" in fields else None
-        return Collector(stream, self._texts, name, fields.get("prompt", text), n, kind)
+        return Collector(stream, self._texts, name, fields.get("prompt", text), n, kind, lora_request,
+                         params is None or params.detokenize)
 
     def _submit(self, fields: Mapping[str, Any], priority: int = 0,
                 lora_request: LoRARequest | None = None) -> _quire.Stream:
@@ -125,28 +148,32 @@ class LLM(Engine):
 
     def generate(self, prompts: Prompt | Sequence[Prompt],
                  sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *,
-                 use_tqdm: bool = False, lora_request: LoRARequests = None,
-                 priority: Sequence[int] | None = None) -> list[RequestOutput]:
+                 use_tqdm: bool = False, lora_request: LoRARequests = None, priority: Sequence[int] | None = None,
+                 tokenization_kwargs: Mapping[str, Any] | None = None) -> list[RequestOutput]:
         """Continues each prompt; all run together. Without sampling_params, the model's defaults hold. There is no
         progress bar: use_tqdm is there for programs that were written for vLLM. lora_request is an adapter for all
         prompts, or a list with one, or None, for each; it needs LLM(enable_lora=True)."""
-        return self._run([prompt_fields(prompt) for prompt in prompt_list(prompts)], sampling_params, priority,
+        more = tokenization_fields(tokenization_kwargs)
+        return self._run([prompt_fields(prompt) | more for prompt in prompt_list(prompts)], sampling_params, priority,
                          lora_request)
 
     def chat(self, messages: Conversation | Sequence[Conversation],
              sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *, use_tqdm: bool = False,
              chat_template: str | None = None, add_generation_prompt: bool = True,
              continue_final_message: bool = False, tools: Sequence[Mapping[str, Any]] | None = None,
-             chat_template_kwargs: Mapping[str, Any] | None = None,
-             lora_request: LoRARequests = None) -> list[RequestOutput]:
-        """Answers one conversation or several. The messages are those of /v1/chat/completions."""
+             chat_template_kwargs: Mapping[str, Any] | None = None, lora_request: LoRARequests = None,
+             chat_template_content_format: Literal["auto", "string", "openai"] = "auto", mm_processor_kwargs: None = None,
+             tokenization_kwargs: Mapping[str, Any] | None = None) -> list[RequestOutput]:
+        """Answers one conversation or several. The messages are those of /v1/chat/completions. The form of their content
+        follows from the template: chat_template_content_format is there for programs that were written for vLLM."""
+        more = tokenization_fields(tokenization_kwargs)
         one = len(messages) > 0 and isinstance(messages[0], Mapping)
         conversations: Any = [messages] if one else messages
         return self._run([chat_fields(conversation, chat_template=chat_template, tools=tools,
                                       add_generation_prompt=add_generation_prompt,
                                       continue_final_message=continue_final_message,
-                                      chat_template_kwargs=chat_template_kwargs) for conversation in conversations],
-                         sampling_params, None, lora_request)
+                                      chat_template_kwargs=chat_template_kwargs) | more
+                          for conversation in conversations], sampling_params, None, lora_request)
 
     def reset_prefix_cache(self) -> bool:
         """Forgets the pages of earlier prompts. False, and nothing is forgotten, if a request is using some."""
@@ -333,6 +360,15 @@ def prompt_fields(prompt: Prompt) -> dict[str, Any]:
     elif "prompt" not in fields:
         raise ValueError("a prompt needs prompt or prompt_token_ids")
     return fields
+
+
+def tokenization_fields(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The fields of a request for tokenization_kwargs."""
+    unknown = set(options or {}) - {"truncate_prompt_tokens", "add_special_tokens"}
+    if unknown:
+        raise ValueError("tokenization_kwargs has truncate_prompt_tokens and add_special_tokens, but not "
+                         f"{sorted(unknown)[0]}")
+    return {name: value for name, value in (options or {}).items() if value is not None}
 
 
 def chat_fields(messages: Conversation, **options: Any) -> dict[str, Any]:

@@ -4,11 +4,34 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 import numpy
 
 from . import _quire
 from .sampling_params import RequestOutputKind
+
+
+@dataclasses.dataclass(frozen=True)
+class LoRARequest:
+    """A LoRA adapter: a folder or a GGUF file. An adapter stays in memory under its name and number; give another number
+    if its files have changed."""
+
+    lora_name: str
+    lora_int_id: int
+    lora_path: str | os.PathLike[str]
+
+    @property
+    def name(self) -> str:
+        return self.lora_name
+
+    @property
+    def adapter_id(self) -> int:
+        return self.lora_int_id
+
+    @property
+    def path(self) -> str:
+        return os.fspath(self.lora_path)
 
 
 @dataclasses.dataclass
@@ -33,6 +56,7 @@ class CompletionOutput:
     """stop, length or abort; None while the answer goes on."""
     stop_reason: int | str | None = None
     """The stop token or the stop string that ended the answer; None for others."""
+    lora_request: LoRARequest | None = None
 
     def finished(self) -> bool:
         return self.finish_reason is not None
@@ -50,6 +74,12 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool
     num_cached_tokens: int = 0
+    lora_request: LoRARequest | None = None
+    metrics: None = None
+    encoder_prompt: None = None
+    encoder_prompt_token_ids: None = None
+    kv_transfer_params: None = None
+    """The last four are vLLM's and always None."""
 
 
 class TokenTexts:
@@ -84,9 +114,11 @@ class Collector:
     """Puts the pieces of one stream together. One thread."""
 
     def __init__(self, stream: _quire.Stream, texts: TokenTexts, request_id: str, prompt: str | None, n: int,
-                 kind: RequestOutputKind):
+                 kind: RequestOutputKind, lora_request: LoRARequest | None = None, detokenize: bool = True):
         self.stream = stream
         self.kind = kind
+        self._lora_request = lora_request
+        self._detokenize = detokenize
         self.finished = False
         self._texts = texts
         self._request_id = request_id
@@ -94,12 +126,13 @@ class Collector:
         self._prompt_token_ids = stream.prompt()
         self._prompt_logprobs: list[dict[int, Logprob] | None] | None = None
         self._cached = 0
-        self._outputs = [CompletionOutput(index, "", []) for index in range(n)]
+        self._outputs = [CompletionOutput(index, "", [], lora_request=lora_request) for index in range(n)]
 
     def add(self, delta: _quire.Delta) -> RequestOutput | None:
         """What to yield after this piece: by `kind` the whole so far, the piece alone, or nothing before the end."""
         index, text, token_ids, logprobs, prompt_logprobs, finish_reason, stop_reason, cached = delta
-        piece = CompletionOutput(index, text, token_ids, finish_reason=finish_reason, stop_reason=stop_reason)
+        piece = CompletionOutput(index, text if self._detokenize else "", token_ids, finish_reason=finish_reason,
+                                 stop_reason=stop_reason, lora_request=self._lora_request)
         if logprobs is not None:
             piece.logprobs = self._texts.rows(logprobs)
             piece.cumulative_logprob = sum(row[0][2] for row in logprobs)
@@ -127,4 +160,4 @@ class Collector:
 
     def _result(self, outputs: list[CompletionOutput]) -> RequestOutput:
         return RequestOutput(self._request_id, self._prompt, self._prompt_token_ids, self._prompt_logprobs, outputs,
-                             self.finished, self._cached)
+                             self.finished, self._cached, self._lora_request)

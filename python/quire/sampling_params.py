@@ -64,11 +64,33 @@ class SamplingParams:
     logprobs: int | None = None
     """The number of likeliest tokens whose log probabilities are returned; -1: all."""
     prompt_logprobs: int | None = None
+    detokenize: bool = True
+    """False: answers have token ids and no text."""
+    truncate_prompt_tokens: int | None = None
+    """The prompt's last tokens that are used; -1: as many as fit."""
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     structured_outputs: StructuredOutputsParams | None = None
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    # Of vLLM's, and only as they are here.
+    logits_processors: None = None
+    extra_args: None = None
+    flat_logprobs: bool = False
+    skip_clone: bool = False
+
+    def __post_init__(self) -> None:
+        for name, why in (("logits_processors", "no Python runs between two tokens; logit_bias, bad_words and "
+                           "structured_outputs say what a processor would"),
+                          ("extra_args", "there are no plugins that would read them"),
+                          ("flat_logprobs", "logprobs are a list with a dict for each token")):
+            if getattr(self, name):
+                raise ValueError(f"{name} is not supported: {why}")
+
+    @classmethod
+    def from_optional(cls, **params: Any) -> SamplingParams:
+        """With the default of each parameter that is None, but for max_tokens."""
+        return cls(**{name: value for name, value in params.items() if value is not None or name == "max_tokens"})
 
     def clone(self) -> SamplingParams:
         """A copy that shares nothing with this one."""
@@ -77,7 +99,8 @@ class SamplingParams:
     def _fields(self) -> dict[str, Any]:
         """The fields of a request. What is None is left out, except for max_tokens, where it has a meaning."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        del fields["output_kind"]
+        for name in ("output_kind", "detokenize", "logits_processors", "extra_args", "flat_logprobs", "skip_clone"):
+            del fields[name]
         if self.structured_outputs is not None:
             constraint = vars(self.structured_outputs)
             fields["structured_outputs"] = {name: value for name, value in constraint.items() if value is not None}

@@ -314,7 +314,7 @@ ApiStatus start_chat(Service& service, const HttpRequest& request, const ReplyPt
   options.format = format;
   options.constraint = constraint;
   std::vector<int32_t> ids = std::move(prompt.ids);
-  truncate_prompt(body, service, ids);
+  truncate_prompt(body, service.model().max_model_len(), ids);
   std::optional<int64_t> max_tokens = body.integer("max_completion_tokens");
   if (!max_tokens) max_tokens = body.integer("max_tokens");
   QUIRE_TRY(fit_length(service, ids.size(), max_tokens, std::nullopt, params));

@@ -300,7 +300,7 @@ ApiStatus start_completions(Service& service, const HttpRequest& request, const 
     if (request.cancelled != nullptr && *request.cancelled) return Ok{};  // nobody waits for the answer
     QUIRE_ASSIGN(std::vector<int32_t> ids, service.model().tokens_of(prompt));
     const size_t whole = ids.size();
-    truncate_prompt(body, service, ids);
+    truncate_prompt(body, service.model().max_model_len(), ids);
     if (own.echo) own.prompts.push_back(echo_of(service, prompt, ids, ids.size() < whole, own.skip_special));
     total += ids.size();
     if (total > kMaxPromptTokens && prompts.size() > 1) {

@@ -162,7 +162,7 @@ ApiStatus start_cohere(Service& service, const HttpRequest& request, const Reply
   if (settings.dimensions) QUIRE_TRY(service.model().pooler().check_dimensions(*settings.dimensions));
   std::vector<std::string> types =
       body.has("embedding_types") ? body.strings("embedding_types") : std::vector<std::string>{"float"};
-  const int64_t size = settings.dimensions.value_or(service.model().pooler().dimensions());
+  const int64_t size = settings.dimensions.value_or(service.model().pooler().usual_dimensions());
   for (const std::string& type : types) {
     if (type != "float" && type != "base64" && type != "binary" && type != "ubinary") {
       return bad_field("embedding_types",
@@ -184,6 +184,11 @@ ApiStatus start_cohere(Service& service, const HttpRequest& request, const Reply
     return bad_field("texts", {"has more than ", kMaxInputs, " texts; send several requests."});
   }
   const std::string prompt = prompt_of(service, body.string("input_type"));
+  if (const auto& config = service.model().pooler().config(); !prompt.empty() && config.without_prompt) {
+    return bad_field("input_type",
+                     "has a prompt whose tokens this model's pooling leaves out (include_prompt is false), "
+                     "which quire does not do; send the texts without it.");
+  }
   std::vector<llm::PoolPrompt> prompts;
   for (const std::string& text : texts) {
     QUIRE_ASSIGN(std::vector<int32_t> ids, text_tokens(service, prompt + text, true, truncation));

@@ -173,11 +173,10 @@ ApiResult<GenerationOptions> read_options(const HttpRequest& request, const Body
   return o;
 }
 
-void truncate_prompt(const Body& body, const Service& service, std::vector<int32_t>& ids) {
+void truncate_prompt(const Body& body, int64_t max_model_len, std::vector<int32_t>& ids) {
   const auto wanted = body.integer("truncate_prompt_tokens");
   if (!wanted) return;
-  const size_t most =
-      static_cast<size_t>(*wanted < 0 ? std::max<int64_t>(service.model().max_model_len() - 1, 1) : *wanted);
+  const size_t most = static_cast<size_t>(*wanted < 0 ? std::max<int64_t>(max_model_len - 1, 1) : *wanted);
   if (ids.size() <= most) return;
   if (body.string("truncation_side", "left") == "right") {
     ids.resize(most);

@@ -26,7 +26,7 @@ ApiStatus read_adapter(const Body& body, const Service& service, GenerationOptio
 ApiResult<GenerationOptions> read_options(const HttpRequest& request, const Body& body, const Service& service,
                                           const char* prefix);
 // Shortens the prompt to truncate_prompt_tokens.
-void truncate_prompt(const Body& body, const Service& service, std::vector<int32_t>& ids);
+void truncate_prompt(const Body& body, int64_t max_model_len, std::vector<int32_t>& ids);
 // Sets max_tokens for a prompt: `wanted`, else the model's default, else `otherwise`, but at most what fits after the
 // prompt. Refuses a prompt that leaves no room.
 ApiStatus fit_length(const Service& service, size_t prompt_tokens, std::optional<int64_t> wanted,

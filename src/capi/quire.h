@@ -52,9 +52,9 @@ char* quire_info(const quire_llm* llm);
 /* A request is a JSON object. It has one of
  *   "prompt": a text, "prompt_token_ids": a list, or "messages": a conversation, as in /v1/chat/completions
  * and optionally vLLM's sampling parameters ("temperature", "max_tokens", "stop", "seed", "n", "logprobs",
- * "structured_outputs" and so on; docs/api.md describes them), and for messages "tools", "chat_template_kwargs",
- * "add_generation_prompt", "continue_final_message". An unknown name is an error. What is left out has the model's
- * default. */
+ * "structured_outputs" and so on; docs/api.md describes them), "truncate_prompt_tokens" with "truncation_side", and for
+ * messages "tools", "chat_template_kwargs", "add_generation_prompt", "continue_final_message". An unknown name is an
+ * error. What is left out has the model's default. */
 
 /* With a model for embeddings or scores, a request has "task" instead of sampling parameters: "embed", "classify",
  * "token_embed", "token_classify" or "embed&token_classify" (see docs/embeddings.md). It may also have "text_pair" (a

@@ -34,7 +34,8 @@ const api::Schema& schema() {
     const std::vector<Field> constraints = api::constraint_fields();
     out.fields.insert(out.fields.end(), constraints.begin(), constraints.end());
     add_rows(out.fields, api::completion_schema(),
-             {"max_tokens", "logprobs", "add_special_tokens", "priority", "cache_salt"});
+             {"max_tokens", "logprobs", "add_special_tokens", "truncate_prompt_tokens", "truncation_side", "priority",
+              "cache_salt"});
     add_rows(out.fields, api::chat_schema(),
              {"messages", "tools", "documents", "chat_template", "chat_template_kwargs", "add_generation_prompt",
               "continue_final_message", "reasoning_effort"});
@@ -176,11 +177,12 @@ ApiResult<ReadRequest> prepare(const llm::Llm& llm, const Body& body, std::span<
     return api::bad_request("this model makes embeddings or scores, not text; give a task, such as embed.", "task");
   }
   llm::GenerateRequest request;
+  std::vector<int32_t> prompt(tokens.begin(), tokens.end());
   if (tokens.empty()) {
-    QUIRE_ASSIGN(request.prompt, prompt_tokens(llm, body));
-  } else {
-    request.prompt = std::vector<int32_t>(tokens.begin(), tokens.end());
+    QUIRE_ASSIGN(prompt, prompt_tokens(llm, body));
   }
+  api::truncate_prompt(body, llm.max_model_len(), prompt);
+  request.prompt = std::move(prompt);
   QUIRE_ASSIGN(request.params, params_of(llm, body));
   QUIRE_ASSIGN(request.constraint, api::read_constraint(body));
   request.priority = body.integer("priority").value_or(0);
@@ -224,7 +226,7 @@ json::Value pooling_json(const llm::Llm& llm) {
   const auto score = llm.score_kind();
   out.set("tasks", std::move(tasks));
   out.set("score", score.ok() ? json::Value(kScores[static_cast<size_t>(*score)]) : json::Value());
-  out.set("embedding_size", llm.pools() ? json::Value(llm.pooler().dimensions()) : json::Value());
+  out.set("embedding_size", llm.pools() ? json::Value(llm.pooler().usual_dimensions()) : json::Value());
   json::Array labels;
   if (llm.pools()) {
     for (const std::string& label : llm.pooler().config().label_names) labels.emplace_back(label);

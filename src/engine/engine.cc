@@ -596,16 +596,15 @@ void Engine::read_pooled(Step& step) {
     Sequence& sequence = *share.sequence;
     const bool first = sequence.num_computed == share.count;  // also after a preemption
     if (first) sequence.pooled.clear();
-    if (sequence.pool == model::PoolRows::kMean) {
-      sequence.pooled.resize(width, 0.0f);
-      for (size_t i = 0; i < mine.size(); ++i) sequence.pooled[i % width] += mine[i];
+    if (model::gathers(sequence.pool)) {
+      model::gather(sequence.pool, sequence.num_computed - share.count, mine, width, sequence.pooled);
     } else {
       sequence.pooled.insert(sequence.pooled.end(), mine.begin(), mine.end());
     }
     if (sequence.num_computed < sequence.num_tokens()) continue;
     Output& output = step.outputs[rows.share];
-    if (sequence.pool == model::PoolRows::kMean) {
-      for (float& value : sequence.pooled) value /= static_cast<float>(sequence.num_tokens());
+    if (model::gathers(sequence.pool)) {
+      model::finish_gathering(sequence.pool, sequence.num_tokens(), sequence.pooled);
     }
     output.finish = FinishReason::kStop;
     output.pooled = std::move(sequence.pooled);

@@ -76,7 +76,8 @@ Result<int64_t> context_length(const Options& options, const model::ModelFiles& 
   const model::DecoderConfig& config = files.config;
   if (options.max_model_len.empty() || options.max_model_len == "auto" || options.max_model_len == "-1") {
     const int64_t own = files.pooler.max_length;  // sentence-transformers cut texts here
-    return own > 0 && files.pooler.embeds ? std::min(own, config.max_position) : config.max_position;
+    return own > 0 && (files.pooler.embeds || files.pooler.classifies) ? std::min(own, config.max_position)
+                                                                       : config.max_position;
   }
   QUIRE_ASSIGN(const int64_t length, parse_length(options.max_model_len, "--max-model-len"));
   if (length > config.max_position) {

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <map>
 
+#include "base/utf8.h"
 #include "llm/llm.h"
+#include "text/unicode.h"
 
 namespace quire::llm {
 
@@ -43,14 +45,22 @@ TextPrompt judge_prompt(const std::string& instruction, const std::string& query
   return out;
 }
 
+std::string lower_case(std::string_view text) {
+  std::string valid, out;
+  utf8::append_valid(valid, text);
+  for (const char* p = valid.data(); p < valid.data() + valid.size();)
+    text::append_lower(out, text::next_code_point(p));
+  return out;
+}
+
 // The row of a sequence that its embedding is made of, as the engine takes it where no other rows are wanted.
 std::vector<float> pool_rows(std::span<const float> rows, size_t width, model::PoolRows kind) {
   if (kind == model::PoolRows::kFirst) return {rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(width)};
   if (kind == model::PoolRows::kLast) return {rows.end() - static_cast<std::ptrdiff_t>(width), rows.end()};
-  std::vector<float> mean(width, 0.0f);
-  for (size_t i = 0; i < rows.size(); ++i) mean[i % width] += rows[i];
-  for (float& value : mean) value /= static_cast<float>(rows.size() / width);
-  return mean;
+  std::vector<float> out;
+  model::gather(kind, 0, rows, width, out);
+  model::finish_gathering(kind, static_cast<int64_t>(rows.size() / width), out);
+  return out;
 }
 
 }  // namespace
@@ -114,6 +124,8 @@ Result<ScoreKind> Llm::score_kind() const {
 
 Result<std::vector<int32_t>> Llm::text_tokens(std::string_view text, bool special, const Truncation& truncation) const {
   if (tokenizer_ == nullptr) return no_tokenizer();
+  std::string lower;
+  if (pools() && pooler().config().lower_case) text = lower = lower_case(text);
   if (!truncation.most) return tokenizer_->encode(text, {.add_special_tokens = special});
   std::vector<int32_t> ids = tokenizer_->encode(text, {.add_special_tokens = false});
   const int64_t added = special ? std::ssize(tokenizer_->wrap({})) : 0;
@@ -128,8 +140,8 @@ Result<PoolPrompt> Llm::pair_tokens(const std::string& first, const std::string&
     QUIRE_ASSIGN(std::vector<int32_t> ids, tokens_of(judge_prompt(instruction, first, second)));
     return PoolPrompt{std::move(ids)};
   }
-  std::vector<int32_t> a = tokenizer_->encode(first, {.add_special_tokens = false});
-  std::vector<int32_t> b = tokenizer_->encode(second, {.add_special_tokens = false});
+  QUIRE_ASSIGN(std::vector<int32_t> a, text_tokens(first, false, {}));
+  QUIRE_ASSIGN(std::vector<int32_t> b, text_tokens(second, false, {}));
   if (limits.first > 0) cut_tokens(a, limits.first);
   if (limits.second > 0) cut_tokens(b, limits.second);
   if (limits.total > 0) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <map>
 #include <optional>
 
@@ -120,8 +121,8 @@ struct ScaleRule {
   bool mlx = false;
   double alpha = 8;  // MLX: the scale itself
   double rank = 8;
-  bool by_root = false;     // rsLoRA
-  bool parameters = false;  // it has target_parameters
+  bool by_root = false;                 // rsLoRA
+  std::vector<std::string> parameters;  // target_parameters
   Patterns ranks, alphas;
 
   // The rank and the scale of a module by its name alone.
@@ -130,9 +131,17 @@ struct ScaleRule {
     return {own, alphas.value(module, alpha) / (by_root ? std::sqrt(own) : own)};
   }
 
+  // Whether one of target_parameters, which are the ends of names, is this one.
+  bool adapts_parameter(const std::string& name) const {
+    return std::ranges::any_of(
+        parameters, [&](const std::string& parameter) { return name == parameter || name.ends_with("." + parameter); });
+  }
+
   Result<double> scale(const AdapterModule& module) const {
     if (mlx) return alpha;
-    const auto [wanted, scale] = by_name(module.name);
+    // PEFT's "all-linear" lists a router by its parameter, which is adapted as a module is.
+    const std::string weight = module.own_name + ".weight";
+    const auto [wanted, scale] = by_name(adapts_parameter(weight) ? weight : module.own_name);
     if (wanted != static_cast<double>(module.rank)) {
       return corrupt({"module ", in_quotes(module.name), " has rank ", module.rank, ", but adapter_config.json says ",
                       static_cast<int64_t>(wanted), "; the two files do not belong together"});
@@ -140,6 +149,12 @@ struct ScaleRule {
     return scale;
   }
 };
+
+std::string short_number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", value);
+  return text;
+}
 
 bool contains(std::span<const std::string_view> list, std::string_view name) {
   return std::find(list.begin(), list.end(), name) != list.end();
@@ -172,12 +187,16 @@ Result<ScaleRule> read_peft(const json::Value& config) {
   ScaleRule out;
   if (const json::Value* parameters = config.find("target_parameters");
       parameters != nullptr && !is_neutral(*parameters)) {
-    out.parameters = parameters->is_array();
-    for (const json::Value& name : out.parameters ? parameters->as_array() : json::Array{}) {
-      out.parameters = out.parameters && name.is_string() &&
-                       (name.as_string().ends_with("gate_up_proj") || name.as_string().ends_with("down_proj"));
+    for (const json::Value& name : parameters->is_array() ? parameters->as_array() : json::Array{}) {
+      const std::string text = name.is_string() ? name.as_string() : "";
+      constexpr std::string_view kKnown[] = {"gate_up_proj", "up_proj", "down_proj", "weight"};
+      if (!contains(kKnown, std::string_view(text).substr(text.rfind('.') + 1))) continue;
+      out.parameters.push_back(text);
     }
-    if (!out.parameters) return cannot("target_parameters", "it adapts raw parameters other than those of experts");
+    if (!parameters->is_array() || out.parameters.size() < parameters->as_array().size()) {
+      return cannot("target_parameters",
+                    "it adapts raw parameters other than those of experts and the weights of modules");
+    }
   }
   QUIRE_ASSIGN(const int64_t rank, json::get_int_or(config, "r", 8, 1, kMaxRank));
   out.rank = static_cast<double>(rank);
@@ -209,6 +228,7 @@ Result<ScaleRule> read_mlx(const json::Value& config) {
 struct Pair {
   const TensorRef *a = nullptr, *b = nullptr;
   bool embedding = false;
+  std::string own_name;  // AdapterModule::own_name
 };
 
 // "x" of "x.lora_A.weight", with the tensor put into its place; nothing if the name has no such ending.
@@ -232,6 +252,8 @@ std::optional<std::string> module_of(std::string_view tensor, bool& is_a, bool& 
   return std::nullopt;
 }
 
+constexpr std::string_view kPeftPrefix = "base_model.model.";
+
 // Names of modules as a plain causal language model has them: exporters and multimodal wrappers put more in front.
 std::string plain_name(std::string name) {
   const auto drop = [&](std::string_view prefix, std::string_view instead) {
@@ -239,10 +261,15 @@ std::string plain_name(std::string name) {
     name.replace(0, prefix.size(), instead);
     return true;
   };
-  drop("base_model.model.", "");
   if (drop("model.language_model.model.", "model.") || drop("language_model.model.", "model.")) return name;
   if (drop("model.language_model.", "model.") || drop("language_model.lm_head", "lm_head")) return name;
-  if (name.starts_with("layers.") || name.starts_with("embed_tokens")) name = "model." + name;
+  for (const char* encoder : {"bert.", "roberta.", "mpnet."}) {
+    if (drop(encoder, "model.")) return name;
+  }
+  // The model without a head, as one for embeddings is trained.
+  for (const char* part : {"layers.", "embed_tokens", "encoder.", "embeddings.", "pooler."}) {
+    if (name.starts_with(part)) return "model." + name;
+  }
   return name;
 }
 
@@ -256,9 +283,9 @@ Failure whole_tensor(const std::string& tensor) {
                       kMerge});
 }
 
-// Tensors that PEFT saves beside an adapter of the embedding although they are the base model's.
+// Tensors that PEFT saves beside an adapter of the embedding or the head although they are the base model's.
 bool is_base_copy(std::string_view tensor) {
-  return tensor.ends_with(".base_layer.weight");
+  return tensor.ends_with(".base_layer.weight") || tensor.ends_with(".base_layer.bias");
 }
 
 Result<std::map<std::string, Pair>> pairs_of(const WeightSource& source, bool mlx, bool gguf) {
@@ -280,8 +307,11 @@ Result<std::map<std::string, Pair>> pairs_of(const WeightSource& source, bool ml
     }
     if (!module && is_base_copy(tensor)) continue;
     if (!module) return whole_tensor(tensor);
+    if (module->starts_with(kPeftPrefix)) module->erase(0, kPeftPrefix.size());
+    const std::string own_name = *module;
     if (!gguf) *module = plain_name(std::move(*module));
     Pair& pair = pairs[*module];
+    pair.own_name = own_name;
     const TensorRef*& place = is_a ? pair.a : pair.b;
     if (place != nullptr) return corrupt({"module ", in_quotes(*module), " has two matrices of the same kind"});
     place = found;
@@ -338,6 +368,7 @@ Result<std::vector<AdapterModule>> modules_from_stack(const std::string& name, c
 Result<AdapterModule> module_from(const std::string& name, const Pair& pair, bool mlx, bool gguf) {
   AdapterModule out;
   out.name = name;
+  out.own_name = pair.own_name;
   out.embedding = pair.embedding;
   out.a = pair.a;
   out.b = pair.b;
@@ -365,20 +396,23 @@ Result<AdapterModule> module_from(const std::string& name, const Pair& pair, boo
 Status check_scale(std::string_view name, double scale) {
   if (std::isfinite(scale) && std::abs(scale) <= 1e6) return {};
   return corrupt(
-      {"module ", in_quotes(name), " has a scale of ", std::to_string(scale), ", which is no sensible number"});
+      {"module ", in_quotes(name), " has a scale of ", short_number(scale), ", which is no sensible number"});
 }
 
 // Whether the module is all experts of a layer. PEFT calls the first of two adapted parameters "base_layer".
 Result<bool> take_experts(AdapterModule& module, const ScaleRule& rule) {
-  std::string name = module.name;
-  if (name.ends_with(".base_layer")) name.resize(name.size() - std::string_view(".base_layer").size());
+  constexpr std::string_view kInner = ".base_layer";
+  std::string name = module.name, own_name = module.own_name;
+  if (name.ends_with(kInner)) name.resize(name.size() - kInner.size());
   if (!name.ends_with(".experts")) return false;
-  const auto [gate_up_rank, gate_up_scale] = rule.by_name(name + ".gate_up_proj");
-  const auto [down_rank, down_scale] = rule.by_name(name + ".down_proj");
+  if (own_name.ends_with(kInner)) own_name.resize(own_name.size() - kInner.size());
+  // Experts without a gate have a parameter up_proj.
+  const bool gated = rule.adapts_parameter(own_name + ".gate_up_proj");
+  const auto [gate_up_rank, gate_up_scale] = rule.by_name(own_name + (gated ? ".gate_up_proj" : ".up_proj"));
+  const auto [down_rank, down_scale] = rule.by_name(own_name + ".down_proj");
   for (const double rank : {gate_up_rank, down_rank}) {
     if (rank >= 1 && rank <= static_cast<double>(kMaxRank)) continue;
-    return corrupt(
-        {"module ", in_quotes(name), " has a rank of ", std::to_string(rank), "; it must be 1 to ", kMaxRank});
+    return corrupt({"module ", in_quotes(name), " has a rank of ", short_number(rank), "; it must be 1 to ", kMaxRank});
   }
   QUIRE_TRY(check_scale(name, gate_up_scale));
   QUIRE_TRY(check_scale(name, down_scale));
@@ -394,7 +428,7 @@ Result<bool> take_experts(AdapterModule& module, const ScaleRule& rule) {
 // Adds the modules of a pair of tensors with their scales.
 Status add_scaled(std::vector<AdapterModule> modules, const ScaleRule* rule, double gguf_alpha, AdapterFiles& files) {
   for (AdapterModule& module : modules) {
-    if (rule != nullptr && rule->parameters) {
+    if (rule != nullptr && !rule->parameters.empty()) {
       QUIRE_ASSIGN(const bool experts, take_experts(module, *rule));
       if (experts) {
         files.modules.push_back(std::move(module));
@@ -453,6 +487,11 @@ Status open_gguf(AdapterFiles& files) {
 
 Status open_folder(AdapterFiles& files, const fs::path& tensors) {
   const fs::path config_file = files.path / "adapter_config.json";
+  std::error_code failed;
+  const fs::file_status status = fs::status(config_file, failed);
+  if (fs::exists(status) && !fs::is_regular_file(status)) {  // reading a pipe would never end
+    return invalid_argument({"'", config_file.string(), "' is not a regular file"});
+  }
   QUIRE_ASSIGN(const std::string text, read_file(config_file, kMaxConfig));
   const auto config = json::parse(text);
   if (!config.ok()) return in_file(config_file, config.error());

@@ -18,6 +18,7 @@ namespace quire::weights {
 // hold either transposed.
 struct AdapterModule {
   std::string name;        // "model.layers.0.self_attn.q_proj", or GGUF's "blk.0.attn_q"
+  std::string own_name;    // in the model that was trained, which may be part of a larger one; patterns are for it
   bool embedding = false;  // A has a column for each token, and the module looks one up
   int64_t rank = 0, in = 0, out = 0;
   double scale = 1;

@@ -3,6 +3,7 @@
 #include "weights/adapter.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <functional>
@@ -98,12 +99,13 @@ TEST(Adapter, RefusesWhatItDoesNotCompute) {
       {R"("modules_to_save": ["embed_tokens"])", "'modules_to_save'"},
       {R"("init_lora_weights": "pissa_niter_4")", "'init_lora_weights'"},
       {R"("alora_invocation_tokens": [1, 2])", "activated"},
-      {R"("target_parameters": ["mlp.router.weight"])", "'target_parameters'"},
+      {R"("target_parameters": ["mixer.A_log"])", "'target_parameters'"},
+      {R"("target_parameters": "mlp.experts.down_proj")", "'target_parameters'"},
       {R"("layer_replication": [[0, 2]])", "'layer_replication'"},
       {R"("new_maths": 1)", "'new_maths'"},
       {R"("rank_pattern": {"(": 1})", "regular expression"},
       {R"("rank_pattern": 5)", "'rank_pattern'"},
-      {R"("lora_alpha": 1e300)", "scale"},
+      {R"("lora_alpha": 1e300)", "has a scale of 5e+299"},
   };
   for (const auto& [field, part] : cases) {
     expect_refused(open_peft(std::string(R"({"peft_type": "LORA", "r": 2, )") + field + "}"), part);
@@ -131,6 +133,67 @@ TEST(Adapter, ChecksRanksAndScalesOfExperts) {
   expect_refused(with(R"("lora_alpha": 1e300)"), "scale");
   expect_refused(with(R"("rank_pattern": {"gate_up_proj": 1e300})"), "rank");
   expect_refused(with(R"("rank_pattern": {"gate_up_proj": 0})"), "rank");
+}
+
+// Without a gate, the first parameter is up_proj.
+TEST(Adapter, TakesExpertsWithoutAGate) {
+  std::vector<SafetensorsTensor> tensors = peft_tensors();
+  tensors[0].name = "base_model.model.model.layers.0.mixer.experts.base_layer.lora_A.weight";
+  tensors[1].name = "base_model.model.model.layers.0.mixer.experts.base_layer.lora_B.weight";
+  const auto files = open_peft(R"({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "alpha_pattern": {"up_proj": 10},
+                                   "target_parameters": ["mixer.experts.up_proj", "mixer.experts.down_proj"]})",
+                               tensors);
+  ASSERT_TRUE(files.ok()) << message_of(files);
+  EXPECT_EQ(files->modules[0].name, "model.layers.0.mixer.experts");
+  EXPECT_EQ(files->modules[0].gate_up_scale, 5);
+  EXPECT_EQ(files->modules[0].down_scale, 2);
+}
+
+// "all-linear" makes this of a router, which is a parameter in transformers 5; patterns match the parameter's name.
+TEST(Adapter, TakesParametersThatAreWeightsOfModules) {
+  std::vector<SafetensorsTensor> tensors = peft_tensors();
+  tensors[0].name = "base_model.model.model.layers.0.mlp.gate.lora_A.weight";
+  tensors[1].name = "base_model.model.model.layers.0.mlp.gate.lora_B.weight";
+  const auto files = open_peft(R"({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "alpha_pattern": {"gate.weight": 10},
+                                   "target_parameters": ["gate.weight", "gate_up_proj", "down_proj"]})",
+                               tensors);
+  ASSERT_TRUE(files.ok()) << message_of(files);
+  EXPECT_FALSE(files->modules[0].of_experts);
+  EXPECT_EQ(files->modules[0].name, "model.layers.0.mlp.gate");
+  EXPECT_EQ(files->modules[0].scale, 5);
+}
+
+// A pattern is for the name in the model that was trained, here a part of one that also sees images.
+TEST(Adapter, MatchesPatternsWithTheNamesOfTraining) {
+  std::vector<SafetensorsTensor> tensors = peft_tensors();
+  for (SafetensorsTensor& tensor : tensors) {
+    const std::string module = "base_model.model.model.layers.";
+    ASSERT_TRUE(tensor.name.starts_with(module));
+    tensor.name.replace(0, module.size(), "base_model.model.model.language_model.layers.");
+  }
+  const auto files = open_peft(
+      R"({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "alpha_pattern": {"^model\\.language_model\\..*": 10}})",
+      tensors);
+  ASSERT_TRUE(files.ok()) << message_of(files);
+  EXPECT_TRUE(files->modules[0].name.starts_with("model.layers.")) << files->modules[0].name;
+  EXPECT_EQ(files->modules[0].scale, 5);
+}
+
+TEST(Adapter, LeavesOutCopiesOfTheBase) {
+  std::vector<SafetensorsTensor> tensors = peft_tensors();
+  tensors.push_back({"base_model.model.lm_head.base_layer.weight", "F32", {4, 3}, floats(12)});
+  tensors.push_back({"base_model.model.lm_head.base_layer.bias", "F32", {4}, floats(4)});
+  const auto files = open_peft(R"({"peft_type": "LORA", "r": 2})", tensors);
+  ASSERT_TRUE(files.ok()) << message_of(files);
+  EXPECT_EQ(files->modules.size(), 1u);
+}
+
+// Whoever may load an adapter names the folder; a pipe in it must not hold a thread for ever.
+TEST(Adapter, DoesNotReadPipes) {
+  const TempFolder folder;
+  ASSERT_TRUE(write_file(folder.path() / "adapter_model.safetensors", testing::safetensors_file(peft_tensors())).ok());
+  ASSERT_EQ(::mkfifo((folder.path() / "adapter_config.json").c_str(), 0600), 0);
+  expect_refused(open_adapter(folder.path()), "is not a regular file");
 }
 
 TEST(Adapter, RefusesWrongTensors) {

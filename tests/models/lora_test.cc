@@ -355,8 +355,8 @@ TEST(Lora, TakesExpertsOneByOneOrTogether) {
   const json::Value patterns = config.find("rank_pattern")->as_object().at(0).second;  // of gate_up_proj
   const json::Value alphas = config.find("alpha_pattern")->as_object().at(0).second;
   config.set("target_parameters", nullptr);
-  config.set("rank_pattern", json::Object{{"gate_proj", patterns}, {"up_proj", patterns}});
-  config.set("alpha_pattern", json::Object{{"gate_proj", alphas}, {"up_proj", alphas}});
+  config.set("rank_pattern", json::Object{{"gate_proj|gate_up_proj", patterns}, {"up_proj", patterns}});
+  config.set("alpha_pattern", json::Object{{"gate_proj|gate_up_proj", alphas}, {"up_proj", alphas}});
   const AdapterFolder separate(config, apart);
   std::mt19937 rng(2);
   engine::Request request = greedy_request(random_tokens(rng, 40), 4);
@@ -364,6 +364,19 @@ TEST(Lora, TakesExpertsOneByOneOrTogether) {
   const Trace one = run(*engine, {request})[0];
   request.adapter = separate.load(*engine);
   EXPECT_EQ(difference(one, run(*engine, {request})[0]), "");
+  // Both at once are more than a slot holds.
+  config.set("target_parameters", expected.find("adapter_config")->find("target_parameters")->as_array());
+  for (const auto& [name, dims] : tensors) {
+    if (name.find(".experts.") == std::string::npos) continue;
+    const std::vector<int64_t> shape = {dims.as_array()[0].as_int(), dims.as_array()[1].as_int()};
+    apart.push_back({name, "F32", shape, weights::testing::bytes_of(*source.make(name, shape).value())});
+  }
+  const AdapterFolder twice(config, apart);
+  const auto files = weights::open_adapter(twice.path());
+  ASSERT_TRUE(files.ok()) << files.error().message;
+  const auto both = engine->model().make_adapter(*files);
+  ASSERT_FALSE(both.ok());
+  EXPECT_NE(both.error().message.find("are the same matrix under two names"), std::string::npos) << both.error().message;
   for (const auto& [name, tensor] : stacks) mlx.push_back(tensor);
   const double scale = alphas.as_double() / patterns.as_double();  // MLX has one for all modules
   ASSERT_EQ(config.find("lora_alpha")->as_double() / config.find("r")->as_double(), scale);

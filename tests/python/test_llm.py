@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """LLM: the calls that wait, from the build folder, on the default model."""
 
+import dataclasses
 import gc
 import json
 import os
@@ -53,6 +54,39 @@ def test_prompts_in_every_form_get_the_same_answer(llm):
     assert [output.prompt for output in outputs[:2]] == [PROMPT, None]
     for form in (ids, ids.tolist(), {"prompt_token_ids": ids}):
         assert len(llm.generate(form, greedy())) == 1
+
+
+def test_programs_for_vllm_find_its_other_names(llm):
+    from quire import SamplingParams, TextPrompt, TokensPrompt
+    tokenizer = llm.get_tokenizer()
+    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert text.startswith("<|im_start|>system") and text.endswith("<|im_start|>assistant\n")
+    ids = tokenizer.apply_chat_template(messages)
+    assert tokenizer(text) == {"input_ids": ids.tolist(), "attention_mask": [1] * len(ids)}
+    chat, plain = llm.chat(messages, greedy(), chat_template_content_format="auto")[0], llm.generate(text, greedy())[0]
+    assert chat.outputs[0].token_ids == plain.outputs[0].token_ids
+    forms = [TextPrompt(prompt=text), TokensPrompt(prompt_token_ids=ids)]
+    assert [output.outputs[0].token_ids for output in llm.generate(forms, greedy())] == [plain.outputs[0].token_ids] * 2
+    assert (plain.lora_request, plain.metrics, plain.encoder_prompt, plain.outputs[0].lora_request) == (None,) * 4
+    none = SamplingParams.from_optional(temperature=0, top_p=None, max_tokens=None, stop=None)
+    assert none == SamplingParams(temperature=0, max_tokens=None)
+
+
+def test_prompts_are_cut_and_texts_left_out_on_request(llm):
+    from quire import SamplingParams
+    ids = llm.get_tokenizer().encode("one two three four five").tolist()
+    for prompt in ("one two three four five", ids, numpy.array(ids)):
+        for params, options in ((SamplingParams(max_tokens=1, truncate_prompt_tokens=3), {}),
+                                (SamplingParams(max_tokens=1), {"tokenization_kwargs": {"truncate_prompt_tokens": 3}})):
+            assert llm.generate(prompt, params, **options)[0].prompt_token_ids == ids[-3:]
+    with pytest.raises(ValueError, match="but not padding"):
+        llm.generate("x", tokenization_kwargs={"padding": True})
+    [with_text, without] = llm.generate([PROMPT] * 2, [greedy(), dataclasses.replace(greedy(), detokenize=False)])
+    assert without.outputs[0].text == "" and without.outputs[0].token_ids == with_text.outputs[0].token_ids
+    for name, value in (("logits_processors", [print]), ("extra_args", {"a": 1}), ("flat_logprobs", True)):
+        with pytest.raises(ValueError, match=f"{name} is not supported: "):
+            SamplingParams(**{name: value})
 
 
 def test_many_prompts_have_the_bits_of_each_alone(llm):

@@ -35,7 +35,9 @@ def test_each_prompt_has_its_adapter(tmp_path):
     mixed = answers(3, [one, None, two])
     assert len({tuple(answer) for answer in mixed}) == 3
     assert [answers(1, one)[0], answers(1, None)[0], answers(1, two)[0]] == mixed
-    assert llm.chat([{"role": "user", "content": "hello"}], params, lora_request=one)[0].outputs[0].token_ids
+    [output] = llm.chat([{"role": "user", "content": "hello"}], params, lora_request=one)
+    assert output.outputs[0].token_ids and output.lora_request == output.outputs[0].lora_request == one
+    assert (one.name, one.adapter_id, one.path) == ("a1", 1, str(tmp_path / "a1"))
     async def alone():
         engine = AsyncLLM(str(tmp_path / "tiny"), enable_lora=True, max_lora_rank=8)
         async for output in engine.generate(prompt, params, lora_request=one):

@@ -38,6 +38,11 @@ ADAPTERS = {
     "qwen3-regex": ("qwen3", {"r": 16, "lora_alpha": 8, "target_modules": r".*\.(k_proj|up_proj)"}),
     "gemma3": ("gemma3", {"r": 4, "lora_alpha": 4, "target_modules": ATTENTION + MLP + ["embed_tokens"]}),
     "qwen3-moe": ("qwen3-moe", {"r": 8, "lora_alpha": 8, "target_modules": ATTENTION}),
+    "qwen3-moe-all": ("qwen3-moe", {"r": 4, "lora_alpha": 6, "use_rslora": True, "target_modules": "all-linear"}),
+    "nemotron-h": ("nemotron-h", {
+        "r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "o_proj", "embeddings"],
+        "target_parameters": ["experts.up_proj", "experts.down_proj", "gate.weight"],
+        "rank_pattern": {".*experts.down_proj": 2}, "alpha_pattern": {"gate.weight": 3}}),
     "glm4-moe": ("glm4-moe", {"r": 4, "lora_alpha": 8, "target_modules": ATTENTION + MLP}),
     "glm4-moe-shared": ("glm4-moe", {"r": 4, "lora_alpha": 8, "target_modules": r".*\.(shared_experts\.(gate|up|down)_proj|q_proj)"}),
     "qwen3-next": ("qwen3-next", {"r": 4, "lora_alpha": 8, "target_modules": ATTENTION + MLP + [

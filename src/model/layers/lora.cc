@@ -281,6 +281,39 @@ Status add_experts(const LoraSites::Target& target, const weights::AdapterModule
   return {};
 }
 
+// Which columns of which sites an adapter has, with the module that has them.
+class TakenColumns {
+ public:
+  // Takes columns of `count` sites; an Error if another module has one of them.
+  Status take(int64_t site, int64_t count, int64_t column, int64_t rows, const std::string& module) {
+    for (int64_t s = site; s < site + count; ++s) {
+      for (const Range& range : by_site_[s]) {
+        if (column >= range.end || range.begin >= column + rows) continue;
+        return corrupt({"modules ", weights::in_quotes(range.module), " and ", weights::in_quotes(module),
+                        " are the same matrix under two names"});
+      }
+      by_site_[s].push_back({column, column + rows, module});
+    }
+    return {};
+  }
+  // The same for all that the module is in the model.
+  Status take(const LoraSites::Target& target, const weights::AdapterModule& module) {
+    if (module.of_experts) {
+      const bool first = module.in == target.hidden && module.out == target.gate_up;
+      return take(target.site + (first ? 0 : target.own_experts), target.own_experts, 0, module.out, module.name);
+    }
+    if (target.heads > 0) return take(target.site, 2 * target.heads, 0, target.module_rows, module.name);
+    return take(target.site, 1, target.column, target.rows, module.name);
+  }
+
+ private:
+  struct Range {
+    int64_t begin, end;
+    std::string module;
+  };
+  std::map<int64_t, std::vector<Range>> by_site_;
+};
+
 }  // namespace
 
 Status LoraSites::check_foreign(const weights::AdapterModule& module, const Target& target, const Names& names) const {
@@ -311,6 +344,7 @@ Result<AdapterPtr> LoraSites::make(const weights::AdapterFiles& files, const std
   std::map<int64_t, int64_t> inputs;
   std::vector<std::vector<float>> values;  // what the parts refer to
   values.reserve(2 * files.modules.size());
+  TakenColumns taken;
   const auto& foreign = files.gguf ? foreign_gguf_ : foreign_;
   for (const weights::AdapterModule& module : files.modules) {
     if (const auto other = foreign.find(module.name); other != foreign.end()) {
@@ -321,7 +355,10 @@ Result<AdapterPtr> LoraSites::make(const weights::AdapterFiles& files, const std
     if (left_.contains(module.name)) continue;
     const auto [begin, end] = names.equal_range(module.name);
     if (begin == end || (begin->second.experts > 0) != module.of_experts) return unknown_module(module.name, names);
-    for (auto it = begin; it != end && !module.of_experts; ++it) QUIRE_TRY(check(module, it->second));
+    for (auto it = begin; it != end; ++it) {
+      if (!module.of_experts) QUIRE_TRY(check(module, it->second));
+      QUIRE_TRY(taken.take(it->second, module));
+    }
     QUIRE_ASSIGN(std::vector<float> a, module.a_values());
     QUIRE_ASSIGN(std::vector<float> b, module.b_values());
     for (const auto* matrix : {&a, &b}) QUIRE_TRY(check_range(*matrix, module.name, dtype_));
@@ -352,6 +389,10 @@ Result<AdapterPtr> LoraSites::make(const weights::AdapterFiles& files, const std
   }
   for (const auto& [site, parts] : sites) image.add(site, inputs[site], parts);
   out->image = image.take();
+  if (std::ssize(out->image) > slot_bytes()) {
+    return corrupt({"the adapter needs ", std::ssize(out->image), " bytes, but a slot for adapters of rank ",
+                    limits_.max_rank, " has ", slot_bytes()});
+  }
   out->id = ++g_adapter_loads;
   out->path = files.path;
   out->digest = files.digest();

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <set>
+#include <string_view>
 #include <type_traits>
 
 #include "model/layers/decoder.h"
@@ -319,6 +321,45 @@ std::string plain_name(const std::string& name, const DecoderConfig& config) {
   return name.starts_with(config.text_prefix) ? "model." + name.substr(config.text_prefix.size()) : name;
 }
 
+// What transformers 5 calls a module in the model whose tensors have this name in a checkpoint; "": the same. PEFT
+// takes the names of modules.
+std::string later_name(const std::string& name, const Family& family) {
+  struct Row {
+    std::string_view family, from, to;
+  };
+  constexpr Row kRows[] = {{"nemotron-h", "backbone.", "model."},
+                           {"phimoe", ".block_sparse_moe.gate", ".mlp.router"},
+                           {"phimoe", ".block_sparse_moe.", ".mlp."},
+                           {"mixtral", ".block_sparse_moe.", ".mlp."},
+                           {"granite-hybrid", ".block_sparse_moe.router.layer", ".block_sparse_moe.router"},
+                           {"nomic-bert", ".encoder.layers.", ".layers."},
+                           {"nomic-bert", ".attn.out_proj", ".self_attn.o_proj"},
+                           {"nomic-bert", ".mlp.fc11", ".mlp.up_proj"},
+                           {"nomic-bert", ".mlp.fc12", ".mlp.gate_proj"},
+                           {"nomic-bert", ".mlp.fc2", ".mlp.down_proj"}};
+  std::string out = name;
+  for (const Row& row : kRows) {
+    const size_t at = row.family == family.name ? out.find(row.from) : std::string::npos;
+    if (at != std::string::npos) out.replace(at, row.from.size(), row.to);
+  }
+  return out == name ? "" : out;
+}
+
+// Names of the module that has all experts of a layer.
+std::set<std::string> names_of_experts(const Family& family, int64_t layer) {
+  constexpr std::string_view kModule = ".experts";
+  std::set<std::string> out;
+  const std::string fused = family.name_of(Part::kExpertsGateUp, layer, false);
+  const std::string single = family.name_of(Part::kExpertDown, layer, false, 0);
+  for (const std::string& parameter : {fused, single.substr(0, single.find(".experts.") + kModule.size() + 1)}) {
+    std::string module = parameter.substr(0, parameter.rfind('.'));
+    if (!module.ends_with(kModule)) module += kModule;
+    if (const std::string later = later_name(module, family); !later.empty()) out.insert(later);
+    out.insert(std::move(module));
+  }
+  return out;
+}
+
 // The modules of single experts, and those of all experts of a layer.
 void add_expert_sites(const Loader& loader, int64_t layer, LoraSites& sites, MoeWeights& moe) {
   const DecoderConfig& config = loader.config();
@@ -337,8 +378,7 @@ void add_expert_sites(const Loader& loader, int64_t layer, LoraSites& sites, Moe
   if (family.experts.transposed) {  // gate and up alternate
     for (int64_t i = 0; i < 2 * inner; ++i) all.map.push_back(static_cast<int32_t>(2 * (i % inner) + i / inner));
   }
-  const std::string fused = name(Part::kExpertsGateUp, 0);
-  sites.add(fused.substr(0, fused.rfind('.')), false, std::move(all));
+  for (const std::string& module : names_of_experts(family, layer)) sites.add(module, false, all);
   for (int64_t e = 0; e < experts; ++e) {
     if (e < first || e >= first + count) {
       for (const Part part : {Part::kExpertGate, Part::kExpertUp, Part::kExpertDown}) {
@@ -383,16 +423,35 @@ std::unique_ptr<LoraSites> find_sites(const Loader& loader, const AdapterLimits&
   if (loader.activation() != DType::kF32) dtype = loader.activation();
   auto sites = std::make_unique<LoraSites>(limits, dtype);
   const auto names = loader.gguf() ? hf_names(loader) : std::multimap<std::string, std::string>();
+  const auto add_names = [&](const std::string& name, LoraSites::Target target) {
+    constexpr std::string_view kFused = ".attn.Wqkv";
+    const std::string later = later_name(name, *loader.files().family);
+    const bool whole = target.map.empty() && target.rows == target.module_rows;
+    if (later.ends_with(kFused) && whole) {  // three modules since transformers 5
+      LoraSites::Target part = target;
+      part.rows = part.module_rows = target.rows / 3;
+      for (const char* own : {".self_attn.q_proj", ".self_attn.k_proj", ".self_attn.v_proj"}) {
+        sites->add(later.substr(0, later.size() - kFused.size()) + own, false, part);
+        part.column += part.rows;
+      }
+    } else if (!later.empty()) {
+      sites->add(later, false, target);
+    }
+    sites->add(name, false, std::move(target));
+  };
   const auto add = [&](const std::string& name, LoraSites::Target target) {
-    if (!loader.gguf()) return sites->add(plain_name(name, config), false, std::move(target));
+    if (!loader.gguf()) return add_names(plain_name(name, config), std::move(target));
     const auto [begin, end] = names.equal_range(name);
     for (auto it = begin; it != end; ++it) {
       LoraSites::Target own = target;
       if (config.gguf_permuted) restore_order(own);
-      sites->add(it->second, false, std::move(own));
+      add_names(it->second, std::move(own));
     }
     sites->add(name, true, std::move(target));
   };
+  // A layer of BERT that only classes use, although "all-linear" adapts it in each BertModel.
+  const bool pools = config.family == "bert" && loader.files().pooler.classifies;
+  if (config.encoder.on && !pools) sites->leave("model.pooler.dense");
   embedding_site = sites->add_sites(1);
   add(loader.name(Part::kEmbedding, 0),
       {embedding_site, 0, config.hidden, {}, config.hidden, config.vocab_size, true, config.embedding_scale});

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "base/file.h"
 #include "model/load/loader.h"
 #include "weights/quant.h"
 #include "weights/safetensors.h"
@@ -25,6 +26,10 @@ float fold(std::array<float, kLanes>& lanes) {
   return lanes[0];
 }
 
+float softplus(float x) {
+  return std::max(x, 0.0f) + std::log1p(std::exp(-std::abs(x)));
+}
+
 float activated(float x, PoolActivation activation) {
   switch (activation) {
     case PoolActivation::kTanh:
@@ -35,6 +40,26 @@ float activated(float x, PoolActivation activation) {
       return std::max(x, 0.0f);
     case PoolActivation::kSigmoid:
       return 1.0f / (1.0f + std::exp(-x));
+    case PoolActivation::kSilu:
+      return x / (1.0f + std::exp(-x));
+    case PoolActivation::kLeakyRelu:
+      return x > 0 ? x : 0.01f * x;
+    case PoolActivation::kElu:
+      return x > 0 ? x : std::expm1(x);
+    case PoolActivation::kSelu:
+      return 1.05070098735548050f * (x > 0 ? x : 1.67326324235437728f * std::expm1(x));
+    case PoolActivation::kMish:
+      return x * std::tanh(softplus(x));
+    case PoolActivation::kSoftplus:
+      return softplus(x);
+    case PoolActivation::kSoftsign:
+      return x / (1.0f + std::abs(x));
+    case PoolActivation::kHardTanh:
+      return std::clamp(x, -1.0f, 1.0f);
+    case PoolActivation::kRelu6:
+      return std::clamp(x, 0.0f, 6.0f);
+    case PoolActivation::kLogSigmoid:
+      return -softplus(-x);
     default:
       return x;
   }
@@ -58,6 +83,12 @@ void layer_norm(std::span<float> x, const PoolLayer& layer) {
   }
 }
 
+// Numbers that are not finite would reach every answer, in which JSON has no place for them.
+Result<std::vector<float>> finite(Result<std::vector<float>> values, std::string_view tensor) {
+  if (!values.ok() || std::ranges::all_of(*values, [](float value) { return std::isfinite(value); })) return values;
+  return corrupt({"tensor '", tensor, "' has a value that is not a finite number"});
+}
+
 // A matrix of the checkpoint, in any type, as floats.
 Result<std::vector<float>> matrix_floats(Loader& loader, const std::string& tensor, int64_t rows, int64_t columns) {
   QUIRE_ASSIGN(const weights::TensorRef* found, loader.require(tensor, {rows, columns}));
@@ -67,7 +98,7 @@ Result<std::vector<float>> matrix_floats(Loader& loader, const std::string& tens
     weights::dequantise_row(found->dtype, found->data.data() + r * bytes, out.data() + r * columns, columns);
   }
   loader.finished(*found);
-  return out;
+  return finite(std::move(out), tensor);
 }
 
 Result<PoolLayer> read_layer(Loader& loader, const std::string& prefix, int64_t in, int64_t out, bool bias,
@@ -75,7 +106,7 @@ Result<PoolLayer> read_layer(Loader& loader, const std::string& prefix, int64_t 
   PoolLayer layer{.in = in, .out = out, .activation = activation};
   QUIRE_ASSIGN(layer.weight, matrix_floats(loader, prefix + ".weight", out, in));
   if (bias) {
-    QUIRE_ASSIGN(layer.bias, loader.floats(prefix + ".bias", {out}));
+    QUIRE_ASSIGN(layer.bias, finite(loader.floats(prefix + ".bias", {out}), prefix + ".bias"));
   }
   return layer;
 }
@@ -100,12 +131,13 @@ Result<std::vector<float>> tensor_floats(const weights::WeightSource& source, st
   QUIRE_ASSIGN(const weights::TensorRef* found, source.require(name, shape));
   std::vector<float> values(static_cast<size_t>(found->elements()));
   weights::dequantise_row(found->dtype, found->data.data(), values.data(), found->elements());
-  return values;
+  return finite(std::move(values), name);
 }
 
 Result<PoolLayer> read_dense(const DenseModule& module) {
   QUIRE_ASSIGN(const auto source, open_tensors(module.folder, "model.safetensors", "pytorch_model.bin"));
-  PoolLayer layer{.in = module.in, .out = module.out, .activation = module.activation};
+  PoolLayer layer{
+      .in = module.in, .out = module.out, .activation = module.activation, .of_normalised = module.of_normalised};
   QUIRE_ASSIGN(layer.weight, tensor_floats(*source, "linear.weight", std::array{module.out, module.in}));
   if (module.bias) {
     QUIRE_ASSIGN(layer.bias, tensor_floats(*source, "linear.bias", std::array{module.out}));
@@ -263,7 +295,9 @@ Result<Pooler> Pooler::load(Loader& loader, PoolerConfig config) {
           {"'", module.folder.string(), "': a dense layer takes ", module.in, " numbers, but gets ", size});
     }
     size = module.out;
-    QUIRE_ASSIGN(PoolLayer layer, read_dense(module));
+    auto read = read_dense(module);
+    if (!read.ok()) return in_file(module.folder, read.error());
+    PoolLayer layer = std::move(*read);
     out.dense_.push_back(std::move(layer));
   }
   for (const char* name : {"dense_2", "dense_3"}) {  // the same, in GGUF files
@@ -276,6 +310,10 @@ Result<Pooler> Pooler::load(Loader& loader, PoolerConfig config) {
     QUIRE_ASSIGN(PoolLayer layer, read_layer(loader, name, size, rows, false, PoolActivation::kNone));
     size = rows;
     out.dense_.push_back(std::move(layer));
+  }
+  if (config.dimensions > size) {
+    return invalid_argument({"embeddings should be cut to ", config.dimensions, " numbers (truncate_dim of ",
+                             "config_sentence_transformers.json, or dimensions of --pooler-config), but have ", size});
   }
   if (config.classifies) {
     if (config.tokens.empty()) {
@@ -295,7 +333,11 @@ Result<Pooler> Pooler::load(Loader& loader, PoolerConfig config) {
 std::vector<float> Pooler::embed(std::span<const float> pooled, std::optional<int64_t> dimensions,
                                  bool normalised) const {
   std::vector<float> x(pooled.begin(), pooled.end());
-  for (const PoolLayer& layer : dense_) x = layer.run(x);
+  for (const PoolLayer& layer : dense_) {
+    if (layer.of_normalised) normalise(x);
+    x = layer.run(x);
+  }
+  if (!dimensions && config_.dimensions > 0) dimensions = config_.dimensions;
   if (dimensions) x.resize(static_cast<size_t>(*dimensions));
   if (normalised) normalise(x);
   return x;

@@ -25,6 +25,7 @@ struct PoolLayer {
   PoolActivation activation = PoolActivation::kNone;
   std::vector<float> norm = {}, norm_bias = {};  // [out] or empty
   float norm_eps = 0;
+  bool of_normalised = false;  // its input is normalised first
 
   std::vector<float> run(std::span<const float> x) const;
 };
@@ -38,6 +39,8 @@ class Pooler {
   const PoolerConfig& config() const { return config_; }
   // The size of an embedding without a cut.
   int64_t dimensions() const { return dense_.empty() ? hidden_ : dense_.back().out; }
+  // Of an embedding whose request does not ask for a size.
+  int64_t usual_dimensions() const { return config_.dimensions > 0 ? config_.dimensions : dimensions(); }
   // Dense layers, then the first `dimensions`, then the norm. REQUIRES: check_dimensions() passed.
   std::vector<float> embed(std::span<const float> pooled, std::optional<int64_t> dimensions, bool normalise) const;
   // The scores of the classes, with the activation of the config or as they are.

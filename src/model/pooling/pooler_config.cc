@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <set>
+#include <utility>
 
 #include "base/file.h"
 #include "base/utf8.h"
@@ -49,20 +52,33 @@ Status read_pooling_module(const fs::path& folder, PoolerConfig& out) {
   constexpr Mode kModes[] = {{"pooling_mode_cls_token", "cls", PoolRows::kFirst},
                              {"pooling_mode_mean_tokens", "mean", PoolRows::kMean},
                              {"pooling_mode_lasttoken", "lasttoken", PoolRows::kLast},
-                             {"pooling_mode_max_tokens", "max", PoolRows::kNone},
-                             {"pooling_mode_mean_sqrt_len_tokens", "mean_sqrt_len_tokens", PoolRows::kNone},
-                             {"pooling_mode_weightedmean_tokens", "weightedmean", PoolRows::kNone}};
+                             {"pooling_mode_max_tokens", "max", PoolRows::kMax},
+                             {"pooling_mode_mean_sqrt_len_tokens", "mean_sqrt_len_tokens", PoolRows::kMeanSqrt},
+                             {"pooling_mode_weightedmean_tokens", "weightedmean", PoolRows::kWeightedMean}};
+  // Newer files have one word, or several in a list.
+  std::set<std::string> words;
+  if (const Value* mode = config.find("pooling_mode"); mode != nullptr && !mode->is_null()) {
+    for (const Value& word : mode->is_array() ? mode->as_array() : json::Array{*mode}) {
+      if (!word.is_string())
+        return in_file(file, invalid_argument("field 'pooling_mode' must be a word or a list of words"));
+      words.insert(word.as_string());
+    }
+  }
   int chosen = 0;
-  QUIRE_ASSIGN(const std::string word, json::get_string_or(config, "pooling_mode", ""));
   for (const Mode& mode : kModes) {
     auto on = json::get_bool_or(config, mode.flag, false);
     if (!on.ok()) return in_file(file, on.error());
-    if (!*on && word != mode.word) continue;
+    if (words.erase(std::string(mode.word)) == 0 && !*on) continue;
     ++chosen;
     out.rows = mode.rows;
   }
-  if (chosen == 1 && out.rows != PoolRows::kNone) return {};
-  return in_file(file, unsupported("the pooling mode must be one of cls, mean and lasttoken, which quire has"));
+  auto include = json::get_bool_or(config, "include_prompt", true);
+  if (!include.ok()) return in_file(file, include.error());
+  out.without_prompt = !*include && gathers(out.rows);
+  if (chosen == 1 && words.empty()) return {};
+  return in_file(file,
+                 unsupported("the pooling mode must be one of cls, mean, lasttoken, max, mean_sqrt_len_tokens and "
+                             "weightedmean; quire does not put several side by side"));
 }
 
 Status read_dense_module(const fs::path& folder, PoolerConfig& out) {
@@ -93,15 +109,35 @@ Status read_prompts(const fs::path& file, PoolerConfig& out) {
   if (const Value* chosen = config.find("default_prompt_name"); chosen != nullptr && chosen->is_string()) {
     out.default_prompt = chosen->as_string();
   }
+  if (const Value* size = config.find("truncate_dim"); size != nullptr && !size->is_null()) {
+    if (!size->is_int() || size->as_int() < 1 || size->as_int() > kMaxSize) {
+      return in_file(file, invalid_argument("field 'truncate_dim' must be a positive size"));
+    }
+    out.dimensions = size->as_int();
+  }
   return {};
 }
 
-Status read_length(const fs::path& file, PoolerConfig& out) {
-  if (!fs::exists(file)) return {};
-  QUIRE_ASSIGN(const Value config, read_json(file));
-  if (const Value* length = config.find("max_seq_length"); length != nullptr && length->is_int()) {
-    if (length->as_int() > 0) out.max_length = length->as_int();
+// How many tokens of a text are read: max_seq_length of the Transformer's own file, whose name depends on the family in
+// older folders, else the tokenizer's length, where newer versions of sentence-transformers write it.
+Status read_length(const fs::path& folder, PoolerConfig& out) {
+  const auto positive = [](const Value* length) {
+    return length != nullptr && length->is_int() && length->as_int() > 0 ? length->as_int() : 0;
+  };
+  for (const char* family : {"bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet"}) {
+    const fs::path file = folder / ("sentence_" + std::string(family) + "_config.json");
+    if (!fs::exists(file)) continue;
+    QUIRE_ASSIGN(const Value config, read_json(file));
+    out.max_length = positive(config.find("max_seq_length"));
+    auto lower = json::get_bool_or(config, "do_lower_case", false);
+    if (!lower.ok()) return in_file(file, lower.error());
+    out.lower_case = *lower;
+    break;
   }
+  const fs::path file = folder / "tokenizer_config.json";
+  if (out.max_length > 0 || !fs::exists(file)) return {};
+  QUIRE_ASSIGN(const Value config, read_json(file));
+  out.max_length = positive(config.find("model_max_length"));
   return {};
 }
 
@@ -118,21 +154,22 @@ Status read_modules(const fs::path& folder, PoolerConfig& out) {
     auto place = module_folder(folder, module);
     if (!place.ok()) return in_file(file, place.error());
     const std::string_view kind = last_part(type);
-    if (kind == "Transformer") continue;
+    if (kind == "Transformer" || kind == "Dropout") continue;  // the second is for training
     if (kind == "Pooling") {
       QUIRE_TRY(read_pooling_module(*place, out));
     } else if (kind == "Dense") {
       QUIRE_TRY(read_dense_module(*place, out));
+      out.dense.back().of_normalised = std::exchange(out.normalise, false);
     } else if (kind == "Normalize") {
       out.normalise = true;
     } else if (kind == "CrossEncoder" || kind == "LogitScore") {
       out.embeds = false;
     } else {
       return in_file(file, unsupported({"it has a module of the type '", type,
-                                        "'; quire knows Transformer, Pooling, Dense and Normalize"}));
+                                        "'; quire knows Transformer, Pooling, Dense, Normalize and Dropout"}));
     }
   }
-  QUIRE_TRY(read_length(folder / "sentence_bert_config.json", out));
+  QUIRE_TRY(read_length(folder, out));
   return read_prompts(folder / "config_sentence_transformers.json", out);
 }
 
@@ -170,13 +207,20 @@ Status read_labels(const Value& config, PoolerConfig& out) {
 
 // Which function turns scores into probabilities: that of the problem, else that of the cross-encoder's files, else by
 // the number of classes.
-Status read_score_activation(const Value& config, PoolerConfig& out) {
+Status read_score_activation(const Value& config, const fs::path& folder, PoolerConfig& out) {
   out.scores = out.labels < 2 ? PoolActivation::kSigmoid : PoolActivation::kSoftmax;
   const Value* nested = config.find("sentence_transformers");
   std::string torch;
   QUIRE_ASSIGN(torch, json::get_string_or(config, "sbert_ce_default_activation_function", ""));
   if (nested != nullptr && nested->is_object()) {
     QUIRE_ASSIGN(torch, json::get_string_or(*nested, "activation_fn", torch));
+  }
+  // Where version 6 of sentence-transformers writes it.
+  if (const fs::path file = folder / "config_sentence_transformers.json"; fs::exists(file)) {
+    QUIRE_ASSIGN(const Value own, read_json(file));
+    auto function = json::get_string_or(own, "activation_fn", torch);
+    if (!function.ok()) return in_file(file, function.error());
+    torch = *function;
   }
   if (!torch.empty()) {
     QUIRE_ASSIGN(out.scores, torch_activation(torch));
@@ -188,7 +232,7 @@ Status read_score_activation(const Value& config, PoolerConfig& out) {
   return {};
 }
 
-Status read_classes(const Value& config, const DecoderConfig& model, PoolerConfig& out) {
+Status read_classes(const Value& config, const fs::path& folder, const DecoderConfig& model, PoolerConfig& out) {
   if (!model.architecture.ends_with("ForSequenceClassification")) return {};
   out.classifies = true;
   out.embeds = false;
@@ -209,7 +253,7 @@ Status read_classes(const Value& config, const DecoderConfig& model, PoolerConfi
     }
     out.label_names.clear();
   }
-  QUIRE_TRY(read_score_activation(config, out));
+  QUIRE_TRY(read_score_activation(config, folder, out));
   QUIRE_ASSIGN(const std::string pooling, json::get_string_or(config, "classifier_pooling", "cls"));
   if (model.family == "modernbert" && pooling == "mean") out.rows = PoolRows::kMean;
   return {};
@@ -218,8 +262,35 @@ Status read_classes(const Value& config, const DecoderConfig& model, PoolerConfi
 }  // namespace
 
 const char* name(PoolRows rows) {
-  constexpr const char* kNames[] = {"NONE", "CLS", "LAST", "MEAN", "ALL"};
+  constexpr const char* kNames[] = {"NONE", "CLS", "LAST", "MEAN", "ALL", "MEAN_SQRT", "WEIGHTED_MEAN", "MAX"};
   return kNames[static_cast<size_t>(rows)];
+}
+
+bool gathers(PoolRows rows) {
+  return rows == PoolRows::kMean || rows == PoolRows::kMeanSqrt || rows == PoolRows::kWeightedMean ||
+         rows == PoolRows::kMax;
+}
+
+void gather(PoolRows kind, int64_t position, std::span<const float> rows, size_t width, std::vector<float>& state) {
+  const bool max = kind == PoolRows::kMax;
+  state.resize(width, max ? -std::numeric_limits<float>::infinity() : 0.0f);
+  for (; !rows.empty(); rows = rows.subspan(width), ++position) {
+    const float weight = kind == PoolRows::kWeightedMean ? static_cast<float>(position + 1) : 1.0f;
+    for (size_t i = 0; i < width && !max; ++i) state[i] += weight * rows[i];
+    for (size_t i = 0; i < width && max; ++i) {
+      const bool keep = rows[i] <= state[i] || std::isnan(state[i]);  // a value that is no number stays in the result
+      if (!keep) state[i] = rows[i];
+    }
+  }
+}
+
+void finish_gathering(PoolRows kind, int64_t positions, std::vector<float>& state) {
+  if (kind == PoolRows::kMax) return;
+  const auto count = static_cast<double>(positions);
+  const double divisor = kind == PoolRows::kMean       ? count
+                         : kind == PoolRows::kMeanSqrt ? std::sqrt(count)
+                                                       : count * (count + 1) / 2;
+  for (float& value : state) value /= static_cast<float>(divisor);
 }
 
 Result<PoolActivation> torch_activation(std::string_view name) {
@@ -230,8 +301,19 @@ Result<PoolActivation> torch_activation(std::string_view name) {
   if (word == "ReLU") return PoolActivation::kRelu;
   if (word == "GELU") return PoolActivation::kGelu;
   if (word == "Softmax") return PoolActivation::kSoftmax;
+  if (word == "SiLU") return PoolActivation::kSilu;
+  if (word == "LeakyReLU") return PoolActivation::kLeakyRelu;
+  if (word == "ELU") return PoolActivation::kElu;
+  if (word == "SELU") return PoolActivation::kSelu;
+  if (word == "Mish") return PoolActivation::kMish;
+  if (word == "Softplus") return PoolActivation::kSoftplus;
+  if (word == "Softsign") return PoolActivation::kSoftsign;
+  if (word == "Hardtanh") return PoolActivation::kHardTanh;
+  if (word == "ReLU6") return PoolActivation::kRelu6;
+  if (word == "LogSigmoid") return PoolActivation::kLogSigmoid;
   return unsupported({"the activation '", utf8::beginning(name, 100),
-                      "' is not one of Identity, Tanh, Sigmoid, ReLU, GELU and Softmax, which quire has"});
+                      "' is not one of Identity, Tanh, Sigmoid, ReLU, GELU, Softmax, SiLU, LeakyReLU, ELU, SELU, Mish, "
+                      "Softplus, Softsign, Hardtanh, ReLU6 and LogSigmoid, which quire has"});
 }
 
 Result<PoolerConfig> read_hf_pooler(const Value& config, const fs::path& folder, const DecoderConfig& model) {
@@ -240,7 +322,7 @@ Result<PoolerConfig> read_hf_pooler(const Value& config, const fs::path& folder,
   out.embeds = !model.has_head;
   QUIRE_TRY(read_modules(folder, out));
   QUIRE_TRY(read_matryoshka(config, out));
-  QUIRE_TRY(read_classes(config, model, out));
+  QUIRE_TRY(read_classes(config, folder, model, out));
   if (model.architecture == "BgeM3EmbeddingModel") {
     TokenHeads heads{.folder = folder};
     QUIRE_ASSIGN(heads.bos, json::get_int_or(config, "bos_token_id", 0, -1, kMaxSize));
@@ -302,7 +384,7 @@ Status apply_pooler_flag(const std::string& text, PoolerConfig& config) {
     } else if (field == "use_activation") {
       if (!setting.is_bool()) return wrong("use_activation must be true or false");
       if (!setting.as_bool()) config.normalise = false, config.scores = PoolActivation::kNone;
-      if (setting.as_bool()) config.normalise = true;
+      if (setting.as_bool()) config.normalise = true;  // scores have the function that the files name
     } else if (field == "logit_mean" || field == "logit_sigma") {
       if (!setting.is_number() || !std::isfinite(setting.as_double())) return wrong(field + " must be a number");
       (field == "logit_mean" ? config.logit_mean : config.logit_sigma) = setting.as_double();
@@ -325,13 +407,21 @@ Status apply_pooler_flag(const std::string& text, PoolerConfig& config) {
         return wrong("task must be embed, classify, token_embed, token_classify or embed&token_classify");
       }
       config.task = word;
+    } else if (field == "dimensions") {
+      if (!setting.is_int() || setting.as_int() < 1 || setting.as_int() > kMaxSize) {
+        return wrong("dimensions must be a positive size");
+      }
+      config.dimensions = setting.as_int();
+    } else if (field == "tok_pooling_type") {
+      const std::string word = setting.is_string() ? setting.as_string() : "";
+      if (word != "ALL" && word != "STEP") return wrong("tok_pooling_type must be ALL or STEP");
     } else if (field == "normalize") {
       return wrong("normalize is not a field any more; use use_activation");
-    } else if (field != "tok_pooling_type" && field != "dimensions") {
-      return wrong(
-          "'" + utf8::beginning(field, 60) +
-          "' is not one of task, pooling_type, seq_pooling_type, tok_pooling_type, use_activation, logit_mean, "
-          "logit_sigma, step_tag_id and returned_token_ids");
+    } else {
+      return wrong("'" + utf8::beginning(field, 60) +
+                   "' is not one of task, pooling_type, seq_pooling_type, tok_pooling_type, dimensions, "
+                   "use_activation, logit_mean, "
+                   "logit_sigma, step_tag_id and returned_token_ids");
     }
   }
   return {};
