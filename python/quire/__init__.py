@@ -2,7 +2,9 @@
 """quire: run language models, with vLLM's Python API. docs/python.md describes it."""
 
 from ._quire import version as _version
-from .async_llm import AsyncLLM
+from .async_llm import AsyncLLM, AsyncLLMEngine
+from .beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
+from .engine_args import AsyncEngineArgs, EngineArgs
 from .llm import LLM, TextPrompt, Tokenizer, TokensPrompt
 from .outputs import CompletionOutput, Logprob, LoRARequest, RequestOutput
 from .pooling import (ClassificationOutput, ClassificationRequestOutput, EmbeddingOutput, EmbeddingRequestOutput,
@@ -11,8 +13,8 @@ from .sampling_params import RequestOutputKind, SamplingParams, StructuredOutput
 
 __version__: str = _version()
 
-__all__ = ["AsyncLLM", "ClassificationOutput", "ClassificationRequestOutput", "CompletionOutput", "EmbeddingOutput",
-           "EmbeddingRequestOutput", "LLM", "LoRARequest", "Logprob", "PoolingOutput", "PoolingParams",
+__all__ = ["AsyncEngineArgs", "AsyncLLM", "AsyncLLMEngine", "BeamSearchOutput", "BeamSearchParams", "BeamSearchSequence",
+           "ClassificationOutput", "ClassificationRequestOutput", "CompletionOutput", "EmbeddingOutput",
+           "EmbeddingRequestOutput", "EngineArgs", "LLM", "LoRARequest", "Logprob", "PoolingOutput", "PoolingParams",
            "PoolingRequestOutput", "RequestOutput", "RequestOutputKind", "SamplingParams", "ScoringOutput",
-           "ScoringRequestOutput", "StructuredOutputsParams", "TextPrompt",
-           "Tokenizer", "TokensPrompt", "__version__"]
+           "ScoringRequestOutput", "StructuredOutputsParams", "TextPrompt", "Tokenizer", "TokensPrompt", "__version__"]

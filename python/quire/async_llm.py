@@ -22,7 +22,7 @@ class AsyncLLM(Engine):
     new pieces wake it through a file descriptor."""
 
     def __init__(self, model: str | os.PathLike[str] = "", **engine_args: Any):
-        super().__init__(model, engine_args)
+        super().__init__(model, **engine_args)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: set[asyncio.Event] = set()
         self._running: dict[str, _quire.Stream | None] = {}  # None: its prompt is being prepared
@@ -148,3 +148,7 @@ class AsyncLLM(Engine):
             return
         for news in self._waiting:
             news.set()
+
+
+AsyncLLMEngine = AsyncLLM
+"""vLLM's other name for it."""

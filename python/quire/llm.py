@@ -13,6 +13,8 @@ import numpy
 import numpy.typing
 
 from . import _quire
+from .beam_search import Beams, BeamSearchOutput, BeamSearchParams
+from .engine_args import EngineArgs
 from .outputs import Collector, LoRARequest, RequestOutput, TokenTexts
 from .pooling import (ClassificationOutput, ClassificationRequestOutput, EmbeddingOutput, EmbeddingRequestOutput,
                       PoolingOutput, PoolingParams, PoolingRequestOutput, ScoringOutput, ScoringRequestOutput, pair_up,
@@ -38,6 +40,7 @@ class TokensPrompt(TypedDict, total=False):
 Message: TypeAlias = Mapping[str, Any]
 Conversation: TypeAlias = Sequence[Message]
 _T = TypeVar("_T")
+_E = TypeVar("_E", bound="Engine")
 
 
 LoRARequests: TypeAlias = Union[LoRARequest, Sequence[Union[LoRARequest, None]], None]
@@ -87,11 +90,16 @@ class Tokenizer:
 class Engine:
     """What LLM and AsyncLLM share: the model, and how a request is started."""
 
-    def __init__(self, model: str | os.PathLike[str], engine_args: dict[str, Any]):
+    def __init__(self, model: str | os.PathLike[str] = "", **engine_args: Any):
         self._model = _quire.Model(to_json({"model": os.fspath(model), **engine_args}))
         self._info: dict[str, Any] = json.loads(self._model.info())
         self._texts = TokenTexts(self._model)
         self._numbers = itertools.count()
+
+    @classmethod
+    def from_engine_args(cls: type[_E], engine_args: EngineArgs) -> _E:
+        """As with the same keyword arguments."""
+        return cls(**engine_args._options())
 
     @property
     def model_name(self) -> str:
@@ -143,9 +151,6 @@ class LLM(Engine):
     """A model in this process. `model` is a folder, a .gguf, a cached name, or "" for the default model; the engine
     arguments are the flags of `quire run --help` with underscores, such as max_model_len=4096."""
 
-    def __init__(self, model: str | os.PathLike[str] = "", **engine_args: Any):
-        super().__init__(model, engine_args)
-
     def generate(self, prompts: Prompt | Sequence[Prompt],
                  sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *,
                  use_tqdm: bool = False, lora_request: LoRARequests = None, priority: Sequence[int] | None = None,
@@ -174,6 +179,44 @@ class LLM(Engine):
                                       continue_final_message=continue_final_message,
                                       chat_template_kwargs=chat_template_kwargs) | more
                           for conversation in conversations], sampling_params, None, lora_request)
+
+    def beam_search(self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams,
+                    lora_request: LoRARequests = None, use_tqdm: bool = False,
+                    concurrency_limit: int | None = None) -> list[BeamSearchOutput]:
+        """The likeliest continuations of each prompt as a whole. Each step asks for the likeliest next tokens of all
+        beams of all prompts, or of concurrency_limit prompts at a time; LLM(max_logprobs=...) must allow twice the
+        beam_width. The prefix cache keeps what beams have in common."""
+        items = prompt_list(prompts)
+        adapters = one_for_each(lora_request, len(items), LoRARequest, "lora_requests")
+        searches = []
+        for item, adapter in zip(items, adapters):
+            fields = prompt_fields(item)
+            more = {"cache_salt": fields.pop("cache_salt")} if "cache_salt" in fields else {}
+            ids = fields["prompt_token_ids"] if "prompt_token_ids" in fields else self._model.tokenize(to_json(fields))
+            searches.append(Beams(more, token_array(ids).tolist(), params, self.max_model_len,
+                                  self._info["eos_token_ids"], adapter))
+        together = max(concurrency_limit or len(searches), 1)
+        for first in range(0, len(searches), together):
+            self._search(searches[first:first + together], 2 * params.beam_width)
+        results = []
+        for search in searches:
+            for beam in (sequences := search.result()):
+                beam.text = self._model.detokenize(token_array(beam.tokens), False)
+            results.append(BeamSearchOutput(sequences))
+        return results
+
+    def _search(self, searches: list[Beams], candidates: int) -> None:
+        params = SamplingParams(temperature=0, max_tokens=1, logprobs=candidates, ignore_eos=True, detokenize=False)
+        while True:
+            steps = [search.requests() for search in searches]
+            requests = [request for step in steps for request in step]
+            if not requests:
+                return
+            adapters = [search.lora_request for search, step in zip(searches, steps) for _ in step]
+            outputs = iter(self._run(requests, params, None, adapters))
+            for search, step in zip(searches, steps):
+                if step:
+                    search.add([next(outputs) for _ in step])
 
     def reset_prefix_cache(self) -> bool:
         """Forgets the pages of earlier prompts. False, and nothing is forgotten, if a request is using some."""

@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import enum
 import json as json_module
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -117,6 +118,8 @@ def to_json(value: Any) -> str:
 def _plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return value.tolist()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Sequence):

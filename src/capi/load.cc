@@ -6,12 +6,13 @@
 #include <algorithm>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "base/json.h"
 #include "base/suggest.h"
 #include "cli/command.h"
 #include "cli/flags.h"
-#include "cli/refused_flags.h"
+#include "cli/unused_flags.h"
 
 namespace quire::capi {
 namespace {
@@ -42,11 +43,41 @@ bool is_neutral(const json::Value& value, std::string_view neutral) {
   return number.ok() && value.is_number() && number->is_number() && value.as_double() == number->as_double();
 }
 
-// An option of vLLM's that is refused, unless its value asks for nothing; nothing if it is not one of those.
-std::optional<Status> check_refused(const std::string& name, const json::Value& value) {
-  if (name == "disable_log_stats" && value.is_bool() && value.as_bool()) return Status();  // a library logs none
-  for (const cli::RefusedFlag& flag : cli::refused_flags()) {
+// Flags of quire serve that programs for vLLM give to a model: the value that asks for something, and why it has no
+// effect.
+struct ServerFlag {
+  std::string_view name;
+  bool asks;
+  const char* why;
+};
+constexpr ServerFlag kServerFlags[] = {
+    {"disable_log_stats", false, "only quire serve logs statistics"},
+    {"disable_log_requests", false, "only quire serve logs requests"},
+    {"enable_log_requests", true, "only quire serve logs requests"},
+};
+
+// Warns of an option that changes nothing, unless its value asks for nothing.
+Status ignore(const std::string& name, const json::Value& value, const cli::UnusedFlag& flag) {
+  const bool is_switch = flag.treatment == cli::Treatment::kIgnoredSwitch;
+  if (value.is_bool() != is_switch || !(value.is_bool() || value.is_number())) {
+    return invalid_field(name, is_switch ? "must be true or false" : "must be a number");
+  }
+  if (!is_neutral(value, flag.neutral)) cli::warn_unused(name, flag.why);
+  return {};
+}
+
+// An option of vLLM's that has no use here: an error, a warning, or nothing if its value asks for nothing. None if it
+// is another option.
+std::optional<Status> take_unused(const std::string& name, const json::Value& value) {
+  for (const ServerFlag& flag : kServerFlags) {
+    if (name != flag.name) continue;
+    if (!value.is_bool()) return invalid_field(name, "must be true or false");
+    if (value.as_bool() == flag.asks) cli::warn_unused(name, flag.why);
+    return Status();
+  }
+  for (const cli::UnusedFlag& flag : cli::unused_flags()) {
     if (flag_of(name) != flag.name) continue;
+    if (flag.treatment != cli::Treatment::kRefused) return ignore(name, value, flag);
     if (is_neutral(value, flag.neutral)) return Status();
     return invalid_field(name, {"is not supported: ", flag.why, "; leave it out"});
   }
@@ -78,6 +109,7 @@ Result<llm::Options> read_options(std::string_view text) {
   CLI::App app;
   app.set_help_flag();
   cli::add_model_flags(app, options);
+  std::string task = "auto";
   std::vector<std::string> arguments;
   for (const auto& [name, value] : parsed->as_object()) {
     if (value.is_null()) continue;
@@ -86,8 +118,13 @@ Result<llm::Options> read_options(std::string_view text) {
       options.model = value.as_string();
       continue;
     }
-    if (const std::optional<Status> refused = check_refused(name, value)) {
-      QUIRE_TRY(*refused);
+    if (name == "task") {
+      if (!value.is_string()) return invalid_field("task", "must be a string");
+      task = value.as_string();
+      continue;
+    }
+    if (std::optional<Status> taken = take_unused(name, value)) {
+      QUIRE_TRY(std::move(*taken));
       continue;
     }
     const CLI::Option* option = app.get_option_no_throw(flag_of(name));
@@ -107,6 +144,7 @@ Result<llm::Options> read_options(std::string_view text) {
   } catch (const CLI::ParseError& error) {
     return invalid_argument(error.what());
   }
+  QUIRE_TRY(cli::apply_task(task, options));
   QUIRE_TRY(cli::resolve_model_argument(options));
   return options;
 }

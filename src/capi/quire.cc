@@ -224,6 +224,9 @@ char* quire_info(const quire_llm* llm) {
     out.set("name", model.name());
     out.set("max_model_len", model.max_model_len());
     out.set("vocab_size", model.engine().model().config().vocab_size);
+    quire::json::Array eos;
+    for (const int32_t id : model.eos_token_ids()) eos.emplace_back(int64_t{id});
+    out.set("eos_token_ids", std::move(eos));
     out.set("default_sampling_params", quire::capi::default_params_json(model));
     out.set("pooling", quire::capi::pooling_json(model));
     return copy_text(quire::json::dump(out));

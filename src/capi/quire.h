@@ -44,9 +44,9 @@ const char* quire_version(void);
 quire_llm* quire_load(const char* options, quire_error* error);
 /* Requests that still run are aborted when their streams are closed too. May be null. */
 void quire_free(quire_llm* llm);
-/* A JSON object: name, max_model_len, vocab_size, default_sampling_params, and pooling: an object with tasks (what the
- * model makes besides text, the usual one first), score ("cross", "cosine", "late" or null), embedding_size, labels.
- * Free it with quire_free_text. */
+/* A JSON object: name, max_model_len, vocab_size, eos_token_ids (those that end an answer), default_sampling_params,
+ * and pooling: an object with tasks (what the model makes besides text, the usual one first), score ("cross", "cosine",
+ * "late" or null), embedding_size, labels. Free it with quire_free_text. */
 char* quire_info(const quire_llm* llm);
 
 /* A request is a JSON object. It has one of

@@ -230,8 +230,10 @@ TEST(CApiLoad, SaysWhatIsWrongWithTheOptions) {
   EXPECT_NE(failure("[]").find("JSON object"), std::string::npos);
   EXPECT_NE(failure(options(R"(, "max_model_length": 8)")).find("did you mean 'max_model_len'"), std::string::npos);
   EXPECT_NE(failure(options(R"(, "no_enable_prefix_caching": true)")).find("is no option"), std::string::npos);
-  EXPECT_NE(failure(options(R"(, "trust_remote_code": true)")).find("runs no Python; leave it out"), std::string::npos);
-  EXPECT_NE(failure(options(R"(, "swap_space": 4)")).find("not swapped out"), std::string::npos);
+  EXPECT_NE(failure(options(R"(, "worker_cls": "x.Y")")).find("runs no Python; leave it out"), std::string::npos);
+  EXPECT_NE(failure(options(R"(, "trust_remote_code": 1)")).find("must be true or false"), std::string::npos);
+  EXPECT_NE(failure(options(R"(, "swap_space": true)")).find("must be a number"), std::string::npos);
+  EXPECT_NE(failure(options(R"(, "task": "sing")")).find("choose auto, generate"), std::string::npos);
   EXPECT_NE(failure(options(R"(, "enable_prefix_caching": 1)")).find("must be true or false"), std::string::npos);
   EXPECT_NE(failure(options(R"(, "dtype": ["float32"])")).find("must not be a list"), std::string::npos);
   EXPECT_NE(failure(options(R"(, "block_size": "many")")).find("many"), std::string::npos);

@@ -13,6 +13,7 @@
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/hub/model_cache.h"
+#include "cli/unused_flags.h"
 
 namespace quire::cli {
 namespace {
@@ -42,6 +43,7 @@ struct UnsentFlag {
   const char* name;
   const char* reason;
   bool takes_value;
+  bool ignored = false;  // with a warning, since it asks for nothing that could differ
 };
 constexpr const char* kNoPlots = "quire draws no plots; --save-detailed saves what a plot needs";
 constexpr const char* kUseCustom = "this dataset is not supported; save it as JSONL and use --dataset-name custom";
@@ -50,7 +52,7 @@ constexpr UnsentFlag kUnsent[] = {
     {"--plot-timeline", kNoPlots, false},
     {"--timeline-itl-thresholds", kNoPlots, true},
     {"--plot-dataset-stats", kNoPlots, false},
-    {"--trust-remote-code", "quire never runs code of a model", false},
+    {"--trust-remote-code", "quire never runs code that comes with a model", false, true},
     {"--hf-name", kUseCustom, true},
     {"--hf-subset", kUseCustom, true},
     {"--hf-split", kUseCustom, true},
@@ -273,7 +275,10 @@ Status settle_report(const BenchServeFlags& f, bench::ReportOptions& r) {
 
 Status settle(BenchServeFlags& f) {
   for (size_t i = 0; i < f.refused.size(); ++i) {
-    if (f.refused[i]->count() > 0) {
+    if (f.refused[i]->count() == 0) continue;
+    if (kUnsent[i].ignored) {
+      warn_unused(kUnsent[i].name, kUnsent[i].reason);
+    } else {
       return invalid_argument({std::string(kUnsent[i].name), " is not supported: ", kUnsent[i].reason});
     }
   }

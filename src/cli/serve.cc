@@ -175,6 +175,9 @@ int serve(const CLI::App& app, ServeFlags& flags) {
   auto settled = settle_serve_flags(app, flags);
   if (!settled.ok()) return report(settled.error());
   if (!flags.uvicorn_log_level.empty()) init_logging(flags.uvicorn_log_level.c_str());
+  if (!launched || launched->rank == 0) {
+    for (const UnusedFlag* flag : flags.ignored) warn_unused(flag->name, flag->why);
+  }
   metrics::HistogramBuckets custom_buckets;
   if (!flags.custom_buckets.empty()) {
     auto buckets = metrics::parse_histogram_buckets(flags.custom_buckets);

@@ -6,7 +6,6 @@
 
 #include "base/env.h"
 #include "cli/flags.h"
-#include "cli/refused_flags.h"
 #include "cli/serve_ranks.h"
 #include "kv/memory_plan.h"
 
@@ -239,16 +238,42 @@ Result<size_t> size_flag(const std::string& text, const char* flag) {
   return static_cast<size_t>(bytes);
 }
 
-Status check_refused(const CLI::App& app) {
-  for (const RefusedFlag& flag : refused_flags()) {
-    const CLI::Option* option = app.get_option(flag.name);
-    if (option->count() == 0) continue;
-    const std::vector<std::string>& given = option->results();
-    const std::string value = given.empty() ? "" : given.back();
-    if (*flag.neutral != '\0' && value == flag.neutral) continue;
-    return invalid_argument({std::string(flag.name), " is not supported: ", flag.why});
+// The value of an option that no variable has; none if it was not given.
+std::optional<std::string> value_of(const CLI::App& app, const std::string& name) {
+  const CLI::Option* option = app.get_option(name);
+  if (option->count() == 0) return std::nullopt;
+  const std::vector<std::string>& given = option->results();
+  return given.empty() ? "" : given.back();
+}
+
+// Refuses flags of vLLM's that have no use here, or notes those that change nothing.
+Status settle_unused_flags(const CLI::App& app, ServeFlags& f) {
+  for (const UnusedFlag& flag : unused_flags()) {
+    const auto value = value_of(app, flag.name);
+    if (!value || (*flag.neutral != '\0' && *value == flag.neutral)) continue;
+    if (flag.treatment == Treatment::kRefused) {
+      return invalid_argument({std::string(flag.name), " is not supported: ", flag.why});
+    }
+    if (flag.treatment == Treatment::kIgnoredSwitch) {
+      if (*value == "false") continue;
+      if (*value != "true") return invalid_argument({std::string(flag.name), " takes no value"});
+    } else if (const auto number = json::parse(*value); !number.ok() || !number->is_number()) {
+      return invalid_argument({std::string(flag.name), " must be a number"});
+    }
+    f.ignored.push_back(&flag);
   }
-  return {};
+  return apply_task(value_of(app, "--task").value_or("auto"), f.options);
+}
+
+// A switch that is ignored takes no value: a MODEL behind it is still the model.
+void add_unused_flags(CLI::App& app) {
+  for (const UnusedFlag& flag : unused_flags()) {
+    const std::string name = flag.name;
+    CLI::Option* option = flag.treatment == Treatment::kIgnoredSwitch ? app.add_flag(name + ",!--no-" + name.substr(2))
+                                                                      : app.add_option(name)->expected(0, 1);
+    option->group("");
+  }
+  app.add_option("--task")->expected(0, 1)->group("");
 }
 
 }  // namespace
@@ -278,11 +303,11 @@ void add_serve_flags(CLI::App& app, ServeFlags& flags) {
       ->envname(env_name("--lora-modules"))
       ->type_name("NAME=PATH")
       ->group("Adapters");
-  for (const RefusedFlag& flag : refused_flags()) app.add_option(flag.name)->expected(0, 1)->group("");
+  add_unused_flags(app);
 }
 
 Status settle_serve_flags(const CLI::App& app, ServeFlags& f) {
-  QUIRE_TRY(check_refused(app));
+  QUIRE_TRY(settle_unused_flags(app, f));
   constexpr int64_t kMostEngines = 256;
   if (f.options.engines < 1 || f.options.engines > kMostEngines) {
     return invalid_argument({"--data-parallel-size is ", f.options.engines, "; it must be 1 to ", kMostEngines});

@@ -10,6 +10,7 @@
 
 #include "api/service.h"
 #include "cli/command_ranks.h"
+#include "cli/unused_flags.h"
 #include "http/server.h"
 #include "llm/async_llm.h"
 #include "llm/options.h"
@@ -36,6 +37,7 @@ struct ServeFlags {
   std::string max_body = "32MiB", max_header = "64KiB", max_write_buffer = "4MiB", max_request = "128MiB",
               max_held_body = "128MiB", uvicorn_log_level, record_requests;
   std::string kv_events, traces_endpoint;
+  std::vector<const UnusedFlag*> ignored;  // those given that change nothing
   RankFlags ranks;
   telemetry::KvEventsConfig kv_events_config;
   std::optional<telemetry::TraceOptions> trace_options;  // none: no traces

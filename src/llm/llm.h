@@ -149,6 +149,8 @@ class Llm {
   const kv::MemoryPlan& memory_plan() const { return plan_; }
   int64_t max_model_len() const { return plan_.max_model_len; }
   const std::string& name() const { return name_; }
+  // The tokens that end an answer, the tokenizer's EOS first.
+  const std::vector<int32_t>& eos_token_ids() const { return eos_ids_; }
   // Reads adapters and keeps the last ones. Any thread.
   AdapterCache& adapters() const { return *adapters_; }
   // Those of Options::lora, in their order.

@@ -169,14 +169,17 @@ int64_t logit_rows(const Backend& backend, int64_t most, const model::DecoderCon
 
 Status check_utilization(const Options& options, const Backend& backend) {
   if (!options.gpu_memory_utilization) return {};
-  if (backend.memory_bytes() == 0) {
-    return invalid_argument(
-        "--gpu-memory-utilization is for GPUs; on a CPU, --kv-cache-memory-bytes says how much memory pages may take");
-  }
   const double share = *options.gpu_memory_utilization;
-  if (share > 0 && share <= 1) return {};
-  return invalid_argument(
-      {"--gpu-memory-utilization is ", std::to_string(share), "; it must be above 0 and at most 1"});
+  if (!(share > 0 && share <= 1)) {
+    return invalid_argument(
+        {"--gpu-memory-utilization is ", std::to_string(share), "; it must be above 0 and at most 1"});
+  }
+  if (backend.memory_bytes() == 0) {
+    log_warn(
+        "--gpu-memory-utilization has no effect: it is for GPUs; on a CPU, --kv-cache-memory-bytes says how much "
+        "memory pages may take");
+  }
+  return {};
 }
 
 Status check_heads(const Options& options, const model::DecoderConfig& config, const Backend& backend) {

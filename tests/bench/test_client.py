@@ -262,6 +262,12 @@ def test_wrong_flags_get_a_sentence(bench, arguments, said):
     assert done.stderr.count("\n") == 1 and done.stderr.startswith("quire: ")
 
 
+def test_a_flag_of_vllms_client_that_changes_nothing_is_taken_with_a_warning(bench):
+    with FakeServer(lambda index, body: Plan(words(index))) as server:
+        done = bench("serve", "--base-url", server.url, "--model", bench.model, *RANDOM, "--num-prompts", "1", "--trust-remote-code")
+    assert done.returncode == 0 and "--trust-remote-code has no effect: quire never runs" in done.stderr, done.stderr
+
+
 def test_a_model_without_a_local_tokenizer_is_explained(bench):
     with FakeServer(model="owner/elsewhere") as server:
         done = bench("serve", "--base-url", server.url, "--num-prompts", "1")

@@ -304,7 +304,7 @@ def test_a_closed_stdout_ends_it(quire, arguments):
     (["--max-num-seqs", "9223372036854775807"], ["--max-num-seqs"]), (["--kv-cache-memory-bytes", "many"], ["many"]),
     (["--device", "tpu"], ["--device", "tpu", "emulator"]), (["--cpu-isa", "z80"], ["z80"]),
     (["--device", "emulator", "--gpu-memory-utilization", "1.5"], ["--gpu-memory-utilization", "1.5"]),
-    (["--device", "cpu", "--gpu-memory-utilization", "0.5"], ["--gpu-memory-utilization", "--kv-cache-memory-bytes"]),
+    (["--device", "cpu", "--gpu-memory-utilization", "0"], ["--gpu-memory-utilization", "above 0"]),
     (["--scheduling-policy", "lifo"], ["--scheduling-policy", "lifo"]), (["--no-such-flag"], ["--no-such-flag"]),
     (["--generation-config", "nowhere"], ["nowhere"]), (["--override-generation-config", "{"], ["--override-generation-config"]),
     (["--override-generation-config", '{"top_k": "many"}'], ["--override-generation-config", "top_k"]),
@@ -322,6 +322,13 @@ def test_a_closed_stdout_ends_it(quire, arguments):
 def test_wrong_flags_are_named_with_their_value(quire, flags, words):
     done = quire("run", "tiny", "hello", *flags)
     one_sentence(done, 1 if flags[0] in ("--generation-config",) else 2, *words)
+
+
+def test_a_gpu_s_share_of_memory_has_no_effect_on_a_cpu_and_a_warning_says_so(quire):
+    """It was an error, which programs for vLLM met that set it on every machine."""
+    done = quire("run", "tiny", "hello", "--max-tokens", "1", "--device", "cpu", "--gpu-memory-utilization", "0.5")
+    assert done.returncode == 0, done.errors
+    assert done.errors.count("--gpu-memory-utilization has no effect") == 1 and "--kv-cache-memory-bytes" in done.errors
 
 
 def test_a_draft_model_that_is_not_there_is_named(quire):

@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -294,10 +295,119 @@ def test_options_of_vllm_that_ask_for_nothing_are_taken_and_others_refused_with_
     llm = LLM(model_path, max_model_len=64, trust_remote_code=False, enforce_eager=False, swap_space=0, tokenizer_mode="auto",
               revision=None, disable_log_stats=True)
     assert llm.max_model_len == 64
-    for option, words in (({"trust_remote_code": True}, "quire runs no Python"), ({"swap_space": 4}, "not swapped out"),
-                          ({"enforce_eager": True}, "ahead of time"), ({"tokenizer_mode": "slow"}, "from its files")):
+    for option, words in (({"cpu_offload_gb": 4}, "does not offload weights"), ({"tokenizer_mode": "slow"}, "from its files"),
+                          ({"trust_remote_code": "yes"}, "true or false"), ({"swap_space": "much"}, "a number"),
+                          ({"gpu_memory_utilization": 1.5}, "at most 1"), ({"task": "sing"}, "choose auto, generate"),
+                          ({"task": "embed", "runner": "generate"}, "leave one or the other out"), ({"task": 3}, "a string")):
         with pytest.raises(ValueError, match=words):
-            LLM(model_path, **option)
+            LLM(model_path, device="cpu", **option)
+
+
+def test_options_of_vllm_that_change_nothing_are_taken_with_a_warning(model_path):
+    """They were refused, although a typical program for vLLM has some of them."""
+    taken = {"trust_remote_code": "never runs code", "enforce_eager": "ahead of time", "swap_space": "not swapped out",
+             "gpu_memory_utilization": "it is for GPUs", "disable_log_stats": "only quire serve"}
+    program = """
+        import sys
+        from quire import LLM
+        llm = LLM(sys.argv[1], device="cpu", max_model_len=64, task="generate", trust_remote_code=True, enforce_eager=True,
+                  swap_space=4, gpu_memory_utilization=0.8, disable_log_stats=False)
+        print(llm.max_model_len)
+    """
+    done = python(model_path, program)
+    assert done.returncode == 0 and done.stdout == "64\n", done.stderr
+    for name, why in taken.items():
+        lines = [line for line in done.stderr.splitlines() if "has no effect" in line and why in line]
+        assert len(lines) == 1 and (name in lines[0] or name.replace("_", "-") in lines[0]), done.stderr
+    quiet = python(model_path, program.replace("trust_remote_code=True, enforce_eager=True", "trust_remote_code=False")
+                   .replace("swap_space=4, gpu_memory_utilization=0.8, disable_log_stats=False", "disable_log_stats=True"))
+    assert quiet.returncode == 0 and "no effect" not in quiet.stderr, quiet.stderr
+
+
+def test_a_task_of_vllm_chooses_the_runner(model_path):
+    from quire import LLM, AsyncLLMEngine, EngineArgs
+    embedder = LLM(model_path, max_model_len=64, task="embed")
+    expected = LLM(model_path, max_model_len=64, runner="pooling", convert="embed")
+    assert embedder.embed("hello")[0].outputs.embedding.tolist() == expected.embed("hello")[0].outputs.embedding.tolist()
+    with pytest.raises(ValueError, match="classifier"):
+        LLM(model_path, max_model_len=64, task="classify")
+    assert AsyncLLMEngine.from_engine_args(EngineArgs(model_path, max_model_len=64, task="auto")).max_model_len == 64
+
+
+def test_engine_args_have_the_options_of_a_model(model_path):
+    from quire import LLM, AsyncEngineArgs, AsyncLLM, AsyncLLMEngine, EngineArgs
+    llm = LLM.from_engine_args(EngineArgs(model=pathlib.Path(model_path), max_model_len="128", enforce_eager=False,
+                                          override_generation_config={"temperature": 0.5}))
+    assert type(llm) is LLM and llm.max_model_len == 128
+    assert llm.get_default_sampling_params().temperature == 0.5
+    assert AsyncLLMEngine is AsyncLLM
+    engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model_path, max_model_len=64, disable_log_requests=True))
+    assert type(engine) is AsyncLLM and engine.max_model_len == 64
+    assert LLM(**dataclasses.asdict(EngineArgs(model_path, max_model_len=32))).max_model_len == 32
+    # Each field is an option, and each flag of a model has a field.
+    fields = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+    for name in fields - {"model"}:
+        try:
+            LLM("nothing-here", **{name: {"no": "such value"}})
+        except (ValueError, FileNotFoundError) as error:
+            assert "is no option" not in str(error), name
+    usage = subprocess.run([sys.executable, "-m", "quire", "serve", "--help"], capture_output=True, text=True,
+                           env=os.environ | {"PYTHONPATH": str(PACKAGE)}, timeout=60).stdout
+    flags = set()
+    for group in ("Model", "KV cache", "Scheduler", "Adapters", "Device"):
+        part = re.search(rf"^{group}:\n(.*?)(?=^\S|\Z)", usage, re.M | re.S)
+        assert part is not None, group
+        flags |= {flag.replace("-", "_") for flag in re.findall(r"^\s+--([a-z][a-z-]+)", part[1], re.M)}
+    assert len(flags) > 40 and {flag.removeprefix("no_") for flag in flags} - fields == {"lora_modules"}
+
+
+def test_beam_search_finds_what_a_search_by_hand_finds(llm):
+    from quire import BeamSearchParams
+    tokenizer = llm.get_tokenizer()
+    prompt = tokenizer.encode(PROMPT).tolist()
+    width, steps, penalty = 3, 5, 0.7
+    beams = [(0.0, prompt)]
+    for _ in range(steps):
+        longer = []
+        for total, tokens in beams:
+            row = llm.generate([tokens], greedy(max_tokens=1, logprobs=2 * width, ignore_eos=True))[0].outputs[0].logprobs[0]
+            longer += [(total + entry.logprob, tokens + [token]) for token, entry in row.items()]
+        beams = sorted(longer, key=lambda beam: -beam[0])[:width]
+    params = BeamSearchParams(beam_width=width, max_tokens=steps, length_penalty=penalty, ignore_eos=True)
+    [found, other] = llm.beam_search([PROMPT, {"prompt_token_ids": prompt[:3]}], params)
+    assert [(round(one.cum_logprob, 9), one.tokens) for one in found.sequences] == [(round(a, 9), b) for a, b in beams]
+    for one in found.sequences:
+        assert one.text == tokenizer.decode(one.tokens, skip_special_tokens=False) and one.text.startswith(PROMPT)
+        assert one.finish_reason == "length" and len(one.logprobs) == steps
+        again = llm.generate([one.tokens], greedy(max_tokens=1, prompt_logprobs=0))[0].prompt_logprobs[len(prompt):]
+        assert sum(row[token].logprob for row, token in zip(again, one.tokens[len(prompt):])) == pytest.approx(one.cum_logprob)
+    alone = llm.beam_search({"prompt_token_ids": prompt[:3]}, params, concurrency_limit=1)
+    assert [one.tokens for one in alone[0].sequences] == [one.tokens for one in other.sequences]
+    [narrow] = llm.beam_search(PROMPT, BeamSearchParams(beam_width=1, max_tokens=12, ignore_eos=True))
+    assert narrow.sequences[0].tokens[len(prompt):] == llm.generate(PROMPT, greedy(ignore_eos=True))[0].outputs[0].token_ids
+
+
+def test_beam_search_ends_beams_and_says_what_is_wrong(llm):
+    from quire import BeamSearchParams
+    tokenizer = llm.get_tokenizer()
+    ids = tokenizer.apply_chat_template([{"role": "user", "content": "Say only: yes"}])
+    params = BeamSearchParams(beam_width=2, max_tokens=24)
+    [found] = llm.beam_search([ids], params)
+    ended = [one for one in found.sequences if one.finish_reason == "stop"]
+    assert ended and all(one.stop_reason is not None and one.tokens[-1] != one.stop_reason for one in ended)
+    [kept] = llm.beam_search([ids], dataclasses.replace(params, include_stop_str_in_output=True))
+    ended = [one for one in kept.sequences if one.finish_reason == "stop"]
+    assert ended and all(one.tokens[-1] == one.stop_reason for one in ended)
+    assert llm.beam_search([], params) == []
+    for options, words in (({"temperature": 0.5}, "temperature"), ({"beam_width": 0}, "beam_width")):
+        with pytest.raises(ValueError, match=words):
+            BeamSearchParams(**({"beam_width": 2, "max_tokens": 2} | options))
+    with pytest.raises(ValueError, match="logprobs"):
+        llm.beam_search(PROMPT, BeamSearchParams(beam_width=50, max_tokens=1))
+    with pytest.raises(ValueError, match="1024"):
+        llm.beam_search([[5] * 1024], params)
+    [last] = llm.beam_search([[5] * 1022], params)
+    assert {len(one.tokens) for one in last.sequences if one.finish_reason == "length"} <= {1024}
 
 
 def test_options_of_every_type_are_understood(model_path):

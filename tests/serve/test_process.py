@@ -41,7 +41,10 @@ def refused(folder, *flags) -> str:
     (("--speculative_config.method", "ngram", "--speculative-config.num_speculative_tokens=0"), ["num_speculative_tokens"]),
     (("--kv-transfer-config", "{}"), ["--kv-transfer-config", "yet"]),
     (("--structured-outputs-config.backend", "xgrammar"), ["--structured-outputs-config", "no settings"]),
-    (("--trust-remote-code",), ["--trust-remote-code", "Python"]),
+    (("--middleware", "x.y"), ["--middleware", "Python"]), (("--swap-space", "much"), ["--swap-space must be a number"]),
+    (("--swap-space",), ["--swap-space must be a number"]), (("--enforce-eager=maybe",), ["--enforce-eager takes no value"]),
+    (("--task",), ["--task is ''"]), (("--task", "sing"), ["--task is 'sing'", "choose auto, generate"]),
+    (("--task", "embed", "--runner", "pooling"), ["--task", "--runner", "leave one or the other out"]),
     (("--allowed-origins", "x"), ["--allowed-origins", "JSON list"]),
     (("--default-chat-template-kwargs", "[]"), ["--default-chat-template-kwargs", "object"]),
     (("--ssl-certfile", "nowhere.pem"), ["nowhere.pem"]),
@@ -92,6 +95,23 @@ def test_neutral_values_of_refused_flags_are_fine_and_a_config_file_gives_flags(
     one.ok("/v1/completions", body)
     assert one.ok("/v1/completions", body)["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
     assert one.stop() == 0
+
+
+def test_flags_that_change_nothing_are_taken_with_a_warning(start, folder):
+    """They were refused; and a MODEL behind a switch was taken for its value."""
+    (folder / "eager.yaml").write_text("enforce-eager: true\ntrust-remote-code: false\n")
+    one = start("--disable-log-requests", "tiny", "--swap-space", "4", "--config", "eager.yaml", "--device", "cpu",
+                "--gpu-memory-utilization", "0.9", "--task", "generate")
+    assert one.http.get("/v1/models").json()["data"][0]["id"] == "tiny"
+    one.stop()
+    for words in ("--disable-log-requests has no effect: requests are not logged", "--swap-space has no effect: pages are not",
+                  "--enforce-eager has no effect: kernels are", "--gpu-memory-utilization has no effect: it is for GPUs"):
+        assert one.log.count(words) == 1, one.log
+    assert "--trust-remote-code" not in one.log
+    two = start("--trust-remote-code", "tiny", "--swap-space=0", "--no-enforce-eager", "--task", "embed")
+    assert len(two.ok("/v1/embeddings", {"input": "hello"})["data"]) == 1
+    two.stop()
+    assert two.log.count("has no effect") == 1 and "--trust-remote-code has no effect: quire never runs code" in two.log, two.log
 
 
 def test_a_config_file_may_have_comments_and_the_members_of_an_object(start, folder):

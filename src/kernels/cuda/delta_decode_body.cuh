@@ -245,7 +245,7 @@ struct HopperDeltaDecode {
     const unsigned long long policy = hopper_read_once();
     for (int e = tid; e < 2 * kColumns * 16; e += kThreads) {
       if (has_state) {
-        hopper_copy16(ptx_shared_address(state_piece(sm, e)), from + matrix + (i64)e * 16, policy);
+        hopper_copy16(state_piece(sm, e), from + matrix + (i64)e * 16, policy);
       } else {
         *(uint4*)state_piece(sm, e) = make_uint4(0u, 0u, 0u, 0u);
       }
@@ -254,8 +254,8 @@ struct HopperDeltaDecode {
       T* const key = sm.keys + e / 16 * kDeltaKeyLd + e % 16 * 8;
       T* const value = sm.values + e / 16 * kDeltaKeyLd + e % 16 * 8;
       if (e / 16 < old) {
-        hopper_copy16(ptx_shared_address(key), from + keys + (i64)e * 16, policy);
-        hopper_copy16(ptx_shared_address(value), from + values + (i64)e * 16, policy);
+        hopper_copy16(key, from + keys + (i64)e * 16, policy);
+        hopper_copy16(value, from + values + (i64)e * 16, policy);
       } else {
         *(uint4*)key = *(uint4*)value = make_uint4(0u, 0u, 0u, 0u);
       }

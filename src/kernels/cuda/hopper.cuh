@@ -52,6 +52,9 @@ HOPPER_FN void hopper_copy16(uint to, const void* from, unsigned long long polic
   asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy)
                : "memory");
 }
+HOPPER_FN void hopper_copy16(void* to, const void* from, unsigned long long policy) {
+  hopper_copy16(ptx_shared_address(to), from, policy);
+}
 // Copies 16 bytes, or writes zeros if `here` is false; `from` is then not read.
 HOPPER_FN void hopper_copy16_or_zero(uint to, const void* from, bool here) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(here ? 16 : 0)

@@ -8,6 +8,12 @@
 #define HOPPER_FN static inline
 
 HOPPER_FN void hopper_prefetch_bulk(const void*, uint) {}
+HOPPER_FN unsigned long long hopper_read_once() {
+  return 0;
+}
+HOPPER_FN void hopper_copy16(void* to, const void* from, unsigned long long, QUIRE_CUDA_SITE("cp.async")) {
+  ptx_copy16(to, from, site);
+}
 HOPPER_FN void __threadfence() {
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of refused flags.
-#include "cli/refused_flags.h"
+// The table of flags without a use.
+#include "cli/unused_flags.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/log.h"
 
 namespace quire::cli {
 namespace {
@@ -13,16 +18,20 @@ constexpr const char* kNoCompiler = "kernels are compiled ahead of time, and dec
 constexpr const char* kNoPython = "quire runs no Python";
 constexpr const char* kPull = "download the files with quire pull and give their folder as MODEL";
 
-const RefusedFlag kRefused[] = {
+const UnusedFlag kUnused[] = {
+    {"--trust-remote-code", "", "quire never runs code that comes with a model", Treatment::kIgnoredSwitch},
+    {"--enforce-eager", "", kNoCompiler, Treatment::kIgnoredSwitch},
+    {"--max-seq-len-to-capture", "", kNoCompiler, Treatment::kIgnoredNumber},
+    {"--swap-space", "0", "pages are not swapped out: preempted requests are recomputed", Treatment::kIgnoredNumber},
+    {"--disable-custom-all-reduce", "", "quire chooses itself how ranks exchange data", Treatment::kIgnoredSwitch},
+    {"--disable-log-requests", "", "requests are not logged unless --enable-log-requests is given",
+     Treatment::kIgnoredSwitch},
+    {"--enable-offline-docs", "", "/docs needs no internet access anyway", Treatment::kIgnoredSwitch},
     {"--api-server-count", "1", kOneProcess},
     {"--headless", "", kOneProcess},
-    {"--swap-space", "0", "pages are not swapped out: preempted requests are recomputed"},
     {"--cpu-offload-gb", "0", kNoOffload},
-    {"--enforce-eager", "", kNoCompiler},
     {"--compilation-config", "", kNoCompiler},
     {"--performance-mode", "balanced", "set --max-num-seqs and --max-num-batched-tokens"},
-    {"--task", "auto", "use --runner and --convert"},
-    {"--disable-log-requests", "", "requests are not logged unless --enable-log-requests is given"},
     {"--max-num-scheduled-tokens", "", "use --max-num-batched-tokens"},
     {"--max-num-active-seqs", "", "use --max-num-seqs"},
     {"--watermark", "0.0", kNotYet},
@@ -34,7 +43,6 @@ const RefusedFlag kRefused[] = {
     {"--tokenizer-revision", "", kPull},
     {"--download-dir", "", kPull},
     {"--hf-token", "", kPull},
-    {"--trust-remote-code", "", kNoPython},
     {"--tool-parser-plugin", "", kNoPython},
     {"--middleware", "[]", kNoPython},
     {"--logits-processors", "", kNoPython},
@@ -63,13 +71,44 @@ const RefusedFlag kRefused[] = {
     {"--enable-fault-tolerance", "", kNotYet},
     {"--enable-sleep-mode", "", kNotYet},
     {"--additional-config", "{}", "there are no platform plugins"},
-    {"--enable-offline-docs", "", "/docs needs no internet access anyway"},
+};
+
+// What vLLM's --task means in --runner and --convert.
+struct Task {
+  std::string_view name;
+  const char* runner;
+  const char* convert;
+};
+constexpr Task kTasks[] = {
+    {"generate", "generate", "auto"},    {"embed", "pooling", "embed"}, {"embedding", "pooling", "embed"},
+    {"classify", "pooling", "classify"}, {"score", "pooling", "auto"},  {"reward", "pooling", "auto"},
 };
 
 }  // namespace
 
-std::span<const RefusedFlag> refused_flags() {
-  return kRefused;
+std::span<const UnusedFlag> unused_flags() {
+  return kUnused;
+}
+
+void warn_unused(std::string_view name, std::string_view why) {
+  log_warn("{} has no effect: {}", name, why);
+}
+
+Status apply_task(std::string_view task, llm::Options& options) {
+  if (task == "auto") return {};
+  const auto found =
+      std::find_if(std::begin(kTasks), std::end(kTasks), [&](const Task& one) { return task == one.name; });
+  if (found == std::end(kTasks)) {
+    return invalid_argument(
+        {"--task is '", task,
+         "'; choose auto, generate, embed, classify, score or reward, or use --runner and --convert"});
+  }
+  if (options.runner != "auto" || options.convert != "auto") {
+    return invalid_argument("--task says the same as --runner and --convert; leave one or the other out");
+  }
+  options.runner = found->runner;
+  options.convert = found->convert;
+  return {};
 }
 
 }  // namespace quire::cli

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""EngineArgs: the arguments of LLM and AsyncLLM as an object, as vLLM has them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias, Union
+
+Size: TypeAlias = Union[int, str]
+"""Bytes or tokens: a number, or a text such as "4GiB" or "8k"."""
+JsonObject: TypeAlias = Union[str, Mapping[str, Any]]
+
+
+@dataclasses.dataclass
+class EngineArgs:
+    """The flags of `quire run --help` with underscores, and what programs for vLLM give besides. None: not given."""
+
+    model: str | os.PathLike[str] = ""
+    """A folder, a .gguf, a cached name, or "" for the default model."""
+    dtype: str | None = None
+    load_format: str | None = None
+    quantization: str | None = None
+    max_model_len: Size | None = None
+    tokenizer: str | os.PathLike[str] | None = None
+    chat_template: str | os.PathLike[str] | None = None
+    allow_special_tokens_in_content: bool | None = None
+    generation_config: str | None = None
+    override_generation_config: JsonObject | None = None
+    runner: str | None = None
+    convert: str | None = None
+    pooler_config: JsonObject | None = None
+    hf_overrides: JsonObject | None = None
+    seed: int | None = None
+    kv_cache_dtype: str | None = None
+    block_size: int | None = None
+    kv_cache_memory_bytes: Size | None = None
+    gpu_memory_utilization: float | None = None
+    num_gpu_blocks_override: int | None = None
+    enable_prefix_caching: bool | None = None
+    prefix_match_unit: int | None = None
+    prefix_cache_retention_interval: int | None = None
+    kv_offload_dir: str | os.PathLike[str] | None = None
+    kv_offload_size: Size | None = None
+    kv_offload_host_bytes: Size | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    fair_share_tokens: int | None = None
+    long_prefill_token_threshold: int | None = None
+    enable_chunked_prefill: bool | None = None
+    scheduling_policy: str | None = None
+    async_scheduling: bool | None = None
+    speculative_config: JsonObject | None = None
+    max_logprobs: int | None = None
+    enable_lora: bool | None = None
+    max_loras: int | None = None
+    max_lora_rank: int | None = None
+    max_cpu_loras: int | None = None
+    lora_dtype: str | None = None
+    lora_target_modules: Sequence[str] | None = None
+    tensor_parallel_size: int | None = None
+    pipeline_parallel_size: int | None = None
+    enable_expert_parallel: bool | None = None
+    device: str | None = None
+    threads: int | None = None
+    cpu_isa: str | None = None
+    profile: str | os.PathLike[str] | None = None
+    # vLLM's, of which task sets runner and convert; the others change nothing, and a warning says why.
+    task: str | None = None
+    trust_remote_code: bool | None = None
+    enforce_eager: bool | None = None
+    max_seq_len_to_capture: int | None = None
+    swap_space: float | None = None
+    disable_custom_all_reduce: bool | None = None
+    disable_log_stats: bool | None = None
+    # vLLM's, which are refused with the reason unless the value asks for nothing.
+    additional_config: JsonObject | None = None
+    compilation_config: int | JsonObject | None = None
+    cpu_offload_gb: float | None = None
+    download_dir: str | None = None
+    enable_prompt_embeds: bool | None = None
+    enable_sleep_mode: bool | None = None
+    fully_sharded_loras: bool | None = None
+    hf_token: bool | str | None = None
+    kv_transfer_config: JsonObject | None = None
+    limit_mm_per_prompt: JsonObject | None = None
+    logits_processors: Sequence[Any] | None = None
+    logprobs_mode: str | None = None
+    mm_processor_kwargs: JsonObject | None = None
+    revision: str | None = None
+    skip_tokenizer_init: bool | None = None
+    structured_outputs_config: JsonObject | None = None
+    tokenizer_mode: str | None = None
+    tokenizer_revision: str | None = None
+    worker_cls: str | None = None
+
+    def _options(self) -> dict[str, Any]:
+        """The keyword arguments of LLM that are given."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+@dataclasses.dataclass
+class AsyncEngineArgs(EngineArgs):
+    """The same with what vLLM has for AsyncLLM alone: requests are not logged, whatever these say."""
+
+    enable_log_requests: bool | None = None
+    disable_log_requests: bool | None = None
