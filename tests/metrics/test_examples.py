@@ -111,7 +111,8 @@ def serve_flags():
 # Files that mention quire's flags, and the flags in them that belong to other programs.
 FLAG_PAGES = ["docs/serving.md", "examples/kubernetes/deployment.yaml", "examples/nginx/quire.conf",
               "examples/prometheus/quire.rules.yml", "examples/systemd/quire.env", "examples/systemd/quire.service"]
-OTHERS_FLAGS = {"--now"}
+# Those of vLLM are taken with a warning, and --help does not list them.
+OTHERS_FLAGS = {"--now", "--enforce-eager", "--swap-space", "--trust-remote-code"}
 
 
 @pytest.mark.parametrize("page", FLAG_PAGES)
