@@ -6,9 +6,10 @@
 // the scores of its part of a tile, the warps exchange their maxima, then their weights, and each computes 16 or 32 of
 // the head's columns of p V. So no chain is longer than necessary.
 //
-// One warp more finds the work and brings it: K and V of a tile are stages of a ring, which the copy engine fills. A
-// threadgroup takes one unit of work after the other, and that warp requests the next one's tiles while the team is
-// still busy, so that memory has no pause between them. Numbers of units are drawn from a counter.
+// One more warp looks for work and loads it: K and V of a tile are stages of a ring, which the copy engine fills. A
+// threadgroup takes one (sequence, KV head, split) after the other, a unit of work. That warp requests the tiles of the
+// next unit while the team still computes, so that memory does not pause between the two. Threadgroups get the numbers
+// of their units from a counter in device memory, which is zero before and after.
 //
 // Grid: at most seqs * kv_heads * max_splits, and no more than run at once; hopper_team_threads(),
 // hopper_team_memory(). D is 64, 128 or 256.
@@ -267,7 +268,8 @@ struct HopperAttentionTeam {
     if (lane == 0) {
       sm.units[number & 1].tiles = 0;
       hopper_barrier_arrive(ptx_shared_address(&sm.unit_here[number & 1]));
-      // Each unit drew a number, which is another unit's or one of the last. Who drew the very last clears the counter.
+      // Each unit took one number from the counter when it began, so the last number taken is the number of units less
+      // one. Whoever has it clears the counter for the next launch.
       if (number > 0 && drawn == finder.before - 1) __stcg(counter, 0u);
     }
   }
@@ -301,7 +303,8 @@ struct HopperAttentionTeam {
   }
 
   // Writes the warp's weights of a row to shared memory, and the sum of their pairs. If `partly`, the row sees the
-  // positions [low, high) of the warp's part; the weights of others are zero, which q_exp2() of no score is not.
+  // positions [low, high) of the warp's part, and the weights of others are set to zero: q_exp2() is never less than
+  // 2^-100.
   HOPPER_FN void weigh(const float (&s)[kEights][4], int i, float most, bool partly, int low, int high, uint* weights,
                        float* sum, int t) {
     const float base = most == HOPPER_NONE ? 0.0f : most;
