@@ -338,6 +338,8 @@ struct FrequencyCase {
 TEST(RopeFrequencies, AreTheReferences) {
   const char* longrope = R"({"rope_type": "longrope", "short_factor": [1, 2], "long_factor": [4, 8],
                              "original_max_position_embeddings": 4096})";
+  const char* with_mscale = R"({"type": "longrope", "short_factor": [1, 2], "long_factor": [4, 8], "long_mscale": 1.5,
+                                "short_mscale": 1.25, "original_max_position_embeddings": 4096})";
   const FrequencyCase cases[] = {
       {"plain", "8", "1024", R"({"rope_type": "default"})", 1024, 1, {{0, 1}, {1, 0.1f}, {2, 0.01f}, {3, 0.001f}}},
       {"linear", "8", "4096", R"({"rope_type": "linear", "factor": 4})", 16384, 1, {{0, 0.25f}, {1, 0.025f}}},
@@ -372,6 +374,8 @@ TEST(RopeFrequencies, AreTheReferences) {
        {{10, 0.115478203f}, {24, 0.00537532149f}, {30, 0.00106436096f}, {39, 6.4903943e-05f}, {63, 3.10234441e-07f}}},
       {"longrope, short", "4", "131072", longrope, 4096, 1.1902380714f, {{0, 1}, {1, 0.005f}}},
       {"longrope, long", "4", "131072", longrope, 4097, 1.1902380714f, {{0, 0.25f}, {1, 0.00125f}}},
+      {"Phi-MoE's longrope, short", "4", "131072", with_mscale, 4096, 1.25f, {{0, 1}, {1, 0.005f}}},
+      {"Phi-MoE's longrope, long", "4", "131072", with_mscale, 4097, 1.5f, {{0, 0.25f}, {1, 0.00125f}}},
   };
   for (const FrequencyCase& c : cases) {
     SCOPED_TRACE(c.name);

@@ -45,8 +45,9 @@ struct RopeConfig {
   bool truncate = true;
   // llama3
   double low_freq_factor = 1, high_freq_factor = 4;
-  // longrope: divisors of the frequencies, [rot/2]
+  // longrope: divisors of the frequencies, [rot/2], and the attention factor beside each (0: attention_factor)
   std::vector<double> short_factors, long_factors;
+  double short_mscale = 0, long_mscale = 0;
   // GGUF's rope_freqs tensor: divisors of the frequencies, [rot/2]; empty: none
   std::vector<double> freq_factors;
 };

@@ -218,6 +218,11 @@ Status read_rope_scaling(const Value& config, const Value& rope, const DecoderCo
     r.factor = ratio;
     QUIRE_ASSIGN(r.short_factors, read_factors(rope, "short_factor"));
     QUIRE_ASSIGN(r.long_factors, read_factors(rope, "long_factor"));
+    for (const auto& [field, to] : {std::pair("short_mscale", &r.short_mscale), {"long_mscale", &r.long_mscale}}) {
+      const Value* mscale = rope.find(field);  // Phi-MoE
+      if (mscale == nullptr || mscale->is_null()) continue;
+      QUIRE_ASSIGN(*to, positive(rope, field, 1.0));
+    }
   }
   return {};
 }
