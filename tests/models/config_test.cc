@@ -127,6 +127,63 @@ TEST(HfConfig, TheTextPartOfALargerModelIsRead) {
   EXPECT_EQ(config->hidden, 96);
 }
 
+// gemma-3-4b-it, smaller: the text part has no heads, head size, vocabulary or context, which are those of its class.
+TEST(HfConfig, Gemma3WithVisionLeavesOutTheDefaultsOfItsClass) {
+  const auto config = try_read(json::parse(R"({"architectures": ["Gemma3ForConditionalGeneration"],
+      "model_type": "gemma3", "eos_token_id": [1, 106], "vision_config": {"hidden_size": 1152},
+      "text_config": {"hidden_size": 64, "intermediate_size": 128, "model_type": "gemma3_text", "num_hidden_layers": 7,
+                      "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024}})")
+                                   .value());
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  EXPECT_EQ(config->vocab_size, 262208);
+  EXPECT_EQ(config->heads, 8);
+  EXPECT_EQ(config->kv_heads, 4);
+  EXPECT_EQ(config->head_dim, 256);
+  EXPECT_EQ(config->max_position, 131072);
+  EXPECT_EQ(config->rope.factor, 8.0);
+  EXPECT_EQ(config->per_layer[5].window, 0);
+  EXPECT_EQ(config->per_layer[6].window, 1024);
+}
+
+TEST(HfConfig, GemmasOwnFieldForTheActivationWins) {
+  const Changes both = {{"hidden_act", "\"silu\""}, {"hidden_activation", "\"gelu_pytorch_tanh\""}};
+  EXPECT_EQ(read("Gemma2ForCausalLM", both).activation, Activation::kGeluTanh);
+  EXPECT_EQ(read("Gemma2ForCausalLM", {{"hidden_act", "\"gelu\""}}).activation, Activation::kGelu);
+  EXPECT_THAT(refusal("Gemma2ForCausalLM", {{"hidden_activation", "\"xielu\""}}), HasSubstr("'hidden_activation'"));
+}
+
+// As in MiniCPM3-4B.
+TEST(HfConfig, MiniCpm3WithoutASizeOfValuesDividesTheHiddenSize) {
+  const Changes latent = {
+      {"kv_lora_rank", "20"}, {"q_lora_rank", "24"}, {"qk_nope_head_dim", "24"}, {"qk_rope_head_dim", "8"}};
+  EXPECT_EQ(read("MiniCPM3ForCausalLM", latent).mla.v_dim, 16);
+  EXPECT_THAT(refusal("DeepseekV3ForCausalLM", latent), HasSubstr("'v_head_dim'"));
+}
+
+TEST(HfConfig, AWindowOfQwen3MoeIsInAllLayers) {
+  const Changes on = {{"use_sliding_window", "true"}, {"sliding_window", "40"},     {"max_window_layers", "3"},
+                      {"num_experts", "4"},           {"num_experts_per_tok", "2"}, {"moe_intermediate_size", "16"}};
+  for (const LayerConfig& layer : read("Qwen3MoeForCausalLM", on).per_layer) EXPECT_EQ(layer.window, 40);
+  const DecoderConfig dense = read("Qwen3ForCausalLM", {*on.begin(), *(on.begin() + 1), *(on.begin() + 2)});
+  EXPECT_EQ(dense.per_layer[2].window, 0);
+  EXPECT_EQ(dense.per_layer[3].window, 40);
+}
+
+TEST(HfConfig, LfmsFirstNameOfTheWidthWins) {
+  const Changes first = {{"block_ff_dim", "96"},
+                         {"intermediate_size", ""},
+                         {"block_auto_adjust_ff_dim", "false"},
+                         {"full_attn_idxs", "[1]"},
+                         {"norm_eps", "1e-5"}};
+  EXPECT_EQ(read("Lfm2ForCausalLM", first).intermediate, 96);
+  EXPECT_EQ(read("Lfm2ForCausalLM",
+                 {{"block_ff_dim", "96"}, {"block_auto_adjust_ff_dim", "false"}, {"full_attn_idxs", "[1]"}})
+                .intermediate,
+            96);
+  EXPECT_THAT(refusal("Lfm2ForCausalLM", {{"intermediate_size", ""}, {"full_attn_idxs", "[1]"}}),
+              HasSubstr("'intermediate_size'"));
+}
+
 TEST(HfConfig, RopeIsTheSameInBothSpellings) {
   for (const char* architecture : {"LlamaForCausalLM", "Qwen2ForCausalLM", "GraniteForCausalLM"}) {
     SCOPED_TRACE(architecture);
