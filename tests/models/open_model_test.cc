@@ -73,6 +73,27 @@ TEST(OpenModel, MostWeightsDecideTheTypeAndNormsOnlyWhereThereIsNothingElse) {
             DType::kF16);
 }
 
+// The bug: a head that was trained beside a config that still says tie_word_embeddings was dropped without a word.
+TEST(OpenModel, AHeadWithValuesOfItsOwnIsNotTiedWhateverTheConfigSays) {
+  const auto tied = [](const SafetensorsTensor& head, const char* config = R"(, "tie_word_embeddings": true)") {
+    auto tensors = plain("F16");
+    if (!head.name.empty()) tensors.push_back(head);
+    const auto files = open(config, tensors);
+    EXPECT_TRUE(files.ok()) << files.error().message;
+    return files.ok() && files->config.tied_embeddings;
+  };
+  EXPECT_TRUE(tied({}));
+  EXPECT_TRUE(tied(tensor("lm_head.weight", "F16", {32, 64})));  // a copy
+  EXPECT_FALSE(tied(tensor("lm_head.weight", "F16", {32, 64}), ""));
+  EXPECT_TRUE(tied(tensor("lm_head.weight", "F16", {31, 64})));  // of another shape: not used, as before
+  for (const size_t at : {size_t{1}, size_t{31 * 64 * 2}}) {
+    SafetensorsTensor own = tensor("lm_head.weight", "F16", {32, 64});
+    own.data[at] = 1;
+    EXPECT_FALSE(tied(own)) << at;
+  }
+  EXPECT_FALSE(tied(tensor("lm_head.weight", "F32", {32, 64})));
+}
+
 // How the formats store a k_proj of 48 rows (2 heads of 24, where hidden / heads is 16) with 64 inputs.
 struct Layout {
   const char* name;

@@ -147,6 +147,30 @@ std::optional<DType> most_frequent_dtype(const ModelFiles& files) {
   return most->dtype;
 }
 
+// A head of its own beside the embedding is used although the config says that it is tied, as in transformers: someone
+// trained it and left the config as it was. A copy of the embedding is not used. To be quick on files that are not in
+// memory, only every 64th row and the rows at the end, which tokens get that are added later, are compared.
+bool has_own_head(const ModelFiles& files) {
+  const auto find = [&](Part part) {
+    std::string name = files.family->name_of(part, 0, false);
+    if (name.starts_with("model.")) name.replace(0, 6, files.config.text_prefix);
+    return files.source->find(name + ".weight");
+  };
+  const weights::TensorRef* head = find(Part::kHead);
+  const weights::TensorRef* embedding = find(Part::kEmbedding);
+  if (head == nullptr || embedding == nullptr || head->shape.size() != 2 || head->shape != embedding->shape)
+    return false;
+  if (head->shape[0] < 1) return false;
+  if (head->dtype != embedding->dtype) return !is_quantised(head->dtype) && !is_quantised(embedding->dtype);
+  constexpr size_t kStep = 64;
+  const auto rows = static_cast<size_t>(head->shape[0]);
+  const size_t row = head->data.size() / rows;
+  for (size_t r = 0; r < rows; r += r + kStep < rows ? kStep : 1) {
+    if (std::memcmp(head->data.data() + r * row, embedding->data.data() + r * row, row) != 0) return true;
+  }
+  return false;
+}
+
 // rope_freqs and rope_factors_{long,short}: tensors in GGUF, lists in config.json.
 Result<std::vector<double>> factor_tensor(const weights::WeightSource& source, const char* name, int64_t count) {
   std::vector<double> out;
@@ -285,12 +309,16 @@ Result<ModelFiles> open_model(const fs::path& path, const LoadOptions& options) 
     } else {
       QUIRE_TRY(read_hf(out.files.folder / "config.json", options, out));
       out.config.text_prefix = find_text_prefix(*out.source, *out.family);
+      if (out.config.tied_embeddings && out.config.has_head) out.config.tied_embeddings = !has_own_head(out);
       if (!out.config.dtype_given) out.config.dtype = most_frequent_dtype(out).value_or(out.config.dtype);
     }
     out.quantised = out.scheme.method != weights::QuantMethod::kNone || any_quantised(*out.source);
   }
   auto status = complete(out.config, k_rows(out));
-  if (!status.ok()) return in_file(out.files.file, status.error());
+  if (!status.ok()) {
+    return in_file(out.gguf != nullptr || options.dummy ? out.files.file : out.files.folder / "config.json",
+                   status.error());
+  }
   QUIRE_TRY(convert_pooler(options.convert, out.config, out.pooler));
   QUIRE_TRY(apply_pooler_flag(options.pooler_config, out.pooler));
   return out;
