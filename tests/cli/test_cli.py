@@ -477,6 +477,34 @@ def test_a_misspelt_command_or_flag_gets_a_suggestion(quire, wrong, meant):
     one_sentence(quire(*wrong), 2, "did you mean " + meant)
 
 
+# The bug: a number out of range became the nearest one that there is, 010 was eight, and an empty value zero.
+@pytest.mark.parametrize(("arguments", "sentence"), [
+    (["--max-tokens", "abc"], "--max-tokens is 'abc'; it must be a whole number"),
+    (["--max-tokens", ""], "--max-tokens is ''; it must be a whole number"),
+    (["--max-tokens=5.5"], "--max-tokens is '5.5'; it must be a whole number"),
+    (["--seed", "9223372036854775808"], "--seed is '9223372036854775808'; it must be a whole number"),
+    (["--top-k", "0x10"], "--top-k is '0x10'; it must be a whole number"),
+    (["--temperature", "0,5"], "--temperature is '0,5'; it must be a number"),
+    (["--log-level", "inof"], "--log-level is 'inof'; did you mean 'info'?"),
+    (["--log-level", "loud"], "--log-level is 'loud'; it must be one of debug, info, warning, error"),
+    (["--max-tokens"], "--max-tokens needs a value"),
+])
+def test_a_value_that_does_not_suit_a_flag_is_refused(quire, arguments, sentence):
+    done = quire("run", "tiny", "hello", *arguments)
+    assert done.returncode == 2 and done.errors == f"quire: {sentence}\nTry: quire run --help\n" and done.text == ""
+
+
+def test_a_range_is_named_with_a_value_outside_of_it(quire):
+    assert "--port is '70000'; it must be a whole number from 0 to 65535" in quire("serve", "tiny", "--port", "70000").errors
+
+
+def test_numbers_are_decimal(quire):
+    for ten in ("10", "010", "+10", " 10 "):
+        answer = quire.json("run", "tiny", "hello", "--ignore-eos", "--temperature", "0", "--max-tokens", ten)
+        assert answer["usage"]["completion_tokens"] == 10, ten
+    assert quire("run", "tiny", "hello", "--max-tokens", "1", "--seed=-9223372036854775808").returncode == 0
+
+
 def test_a_misspelt_model_gets_a_suggestion(quire, tmp_path):
     shutil.copytree(quire.folder / "tiny", tmp_path / "models" / "acme" / "Tiny-Llama")
     home = {"QUIRE_HOME": str(tmp_path)}
