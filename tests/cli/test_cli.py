@@ -699,8 +699,8 @@ def test_tokenize_refuses_ids_that_are_none(quire):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
-@pytest.mark.parametrize("arguments", [("inspect", "tiny"), ("tokenize", "tiny", "hello"), ("devices",), ("--help",),
-                                       ("run", "tiny", "hello", "--json", "--max-tokens", "2")])
+@pytest.mark.parametrize("arguments", [("inspect", "tiny"), ("tokenize", "tiny", "hello"), ("devices",), ("--help",), ("schema",),
+                                       ("completions", "zsh"), ("run", "tiny", "hello", "--json", "--max-tokens", "2")])
 def test_a_full_disk_is_noticed(quire, arguments):
     with open("/dev/full", "wb") as full:
         done = subprocess.run([quire.path, *arguments], stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE,
