@@ -145,6 +145,26 @@ TEST(HfConfig, Gemma3WithVisionLeavesOutTheDefaultsOfItsClass) {
   EXPECT_EQ(config->per_layer[6].window, 1024);
 }
 
+// Mistral-Small-3.1 and Ministral-3 have the same class; their text parts are of different families.
+TEST(HfConfig, Mistral3WithVisionReadsEitherTextPart) {
+  const auto text = [](const char* fields) {
+    return try_read(json::parse(std::string(R"({"architectures": ["Mistral3ForConditionalGeneration"], "text_config": {
+        "vocab_size": 512, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 32,
+        "num_key_value_heads": 2, "intermediate_size": 128, "max_position_embeddings": 1024, )") +
+                                fields + "}}")
+                        .value());
+  };
+  const auto small = text(R"("model_type": "mistral", "rope_theta": 1000000000.0, "sliding_window": null)");
+  ASSERT_TRUE(small.ok()) << small.error().message;
+  EXPECT_EQ(small->rope.theta, 1e9);
+  EXPECT_EQ(small->attention_temperature, 0.0f);
+  const auto ministral = text(R"("model_type": "ministral3", "rope_parameters": {"rope_type": "yarn", "factor": 4.0,
+      "rope_theta": 1000000.0, "original_max_position_embeddings": 256, "llama_4_scaling_beta": 0.1})");
+  ASSERT_TRUE(ministral.ok()) << ministral.error().message;
+  EXPECT_EQ(ministral->attention_temperature, 0.1f);
+  EXPECT_EQ(ministral->attention_temperature_length, 256);
+}
+
 TEST(HfConfig, GemmasOwnFieldForTheActivationWins) {
   const Changes both = {{"hidden_act", "\"silu\""}, {"hidden_activation", "\"gelu_pytorch_tanh\""}};
   EXPECT_EQ(read("Gemma2ForCausalLM", both).activation, Activation::kGeluTanh);
@@ -382,6 +402,35 @@ TEST(HfConfig, WrongRopeSettingsAreRefused) {
 }
 
 // What transformers 5 computes in float32 for the same settings.
+// The bug: a factor without a type, and the key of older files, were ignored.
+TEST(GgufConfig, AFactorWithoutATypeScalesLinearly) {
+  const auto read_rope = [](std::initializer_list<std::pair<const char*, double>> numbers, const char* type = nullptr) {
+    weights::GgufMetadata metadata;
+    const std::pair<const char*, int64_t> sizes[] = {{"llama.embedding_length", 64},
+                                                     {"llama.block_count", 2},
+                                                     {"llama.feed_forward_length", 128},
+                                                     {"llama.attention.head_count", 4},
+                                                     {"llama.context_length", 1024}};
+    weights::GgufValue value;
+    value.kind = weights::GgufKind::kInt64;
+    for (const auto& [key, size] : sizes) value.integer = size, metadata.add(key, value);
+    value.kind = weights::GgufKind::kFloat64;
+    for (const auto& [key, number] : numbers) value.real = number, metadata.add(key, value);
+    value.kind = weights::GgufKind::kString;
+    if (type != nullptr) value.text = type, metadata.add("llama.rope.scaling.type", value);
+    const auto config = find_gguf_family("llama").value()->from_gguf(metadata, "llama");
+    EXPECT_TRUE(config.ok()) << config.error().message;
+    return std::pair(config->rope.type, config->rope.factor);
+  };
+  EXPECT_EQ(read_rope({}), std::pair(RopeType::kDefault, 1.0));
+  EXPECT_EQ(read_rope({{"llama.rope.scaling.factor", 4}}), std::pair(RopeType::kLinear, 4.0));
+  EXPECT_EQ(read_rope({{"llama.rope.scale_linear", 8}}), std::pair(RopeType::kLinear, 8.0));
+  EXPECT_EQ(read_rope({{"llama.rope.scale_linear", 8}, {"llama.rope.scaling.factor", 2}}).second, 2.0);
+  EXPECT_EQ(read_rope({{"llama.rope.scaling.factor", 0}}), std::pair(RopeType::kDefault, 1.0));
+  EXPECT_EQ(read_rope({{"llama.rope.scaling.factor", 4}}, "none").first, RopeType::kDefault);
+  EXPECT_EQ(read_rope({{"llama.rope.scaling.factor", 4}}, "yarn").first, RopeType::kYarn);
+}
+
 struct FrequencyCase {
   const char* name;
   const char* head_dim;

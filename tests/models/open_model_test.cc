@@ -154,5 +154,31 @@ TEST(OpenModel, KProjIsFoundUnderTheTextPartOfALargerModel) {
   EXPECT_EQ(files->config.dtype, DType::kBF16);
 }
 
+TEST(OpenModel, TheHeadMayBeAPartOfTheTextPart) {
+  auto tensors = std::vector{tensor("language_model.model.embed_tokens.weight", "BF16", {32, 64}),
+                             tensor("language_model.lm_head.weight", "BF16", {32, 64})};
+  const auto files = open(R"(, "head_dim": 16)", tensors);
+  ASSERT_TRUE(files.ok()) << files.error().message;
+  EXPECT_EQ(files->config.text_prefix, "language_model.model.");
+  EXPECT_EQ(files->config.head_prefix, "language_model.");
+  EXPECT_EQ(open(R"(, "head_dim": 16)", plain("F16"))->config.head_prefix, "");
+}
+
+// The bugs: faults that show with the tensors were blamed on the file of weights, and others named config.json twice.
+TEST(OpenModel, AFaultOfTheConfigIsBlamedOnItOnce) {
+  for (const char* config :
+       {R"(, "rope_scaling": {"rope_type": "longrope", "short_factor": [1], "long_factor": [1]})",
+        R"(, "quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 32, "checkpoint_format": "x"})",
+        R"(, "quantization_config": 5)"}) {
+    const auto files = open(config, plain("F16"));
+    ASSERT_FALSE(files.ok()) << config;
+    const std::string& message = files.error().message;
+    const size_t at = message.find("config.json");
+    ASSERT_NE(at, std::string::npos) << message;
+    EXPECT_EQ(message.find("config.json", at + 1), std::string::npos) << message;
+    EXPECT_EQ(message.find("safetensors"), std::string::npos) << message;
+  }
+}
+
 }  // namespace
 }  // namespace quire::model

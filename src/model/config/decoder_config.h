@@ -180,6 +180,7 @@ struct DecoderConfig {
   std::string family;                  // the name in the registry: "llama", "qwen3", ...
   std::string architecture;            // as in the file
   std::string text_prefix = "model.";  // of Hugging Face names; differs in models with vision or audio
+  std::string head_prefix;             // of the name of the LM head, in some of these models
   int64_t vocab_size = 0;
   int64_t hidden = 0;
   int64_t layers = 0;

@@ -113,6 +113,15 @@ std::string find_text_prefix(const weights::WeightSource& source, const Family& 
   return "model.";
 }
 
+// What stands before the name of the LM head: the text part of Mistral 3 and of some others has its own one.
+std::string find_head_prefix(const weights::WeightSource& source) {
+  constexpr const char* kPrefix = "language_model.";
+  const std::vector<std::string> names = source.names();
+  const std::string head = std::string(kPrefix) + "lm_head.";
+  const bool own = std::any_of(names.begin(), names.end(), [&](const auto& name) { return name.starts_with(head); });
+  return own ? kPrefix : "";
+}
+
 // The number of rows of the first k_proj, or 0 if no layer has one.
 int64_t k_rows(const ModelFiles& files) {
   if (files.source->is_dummy()) return 0;
@@ -154,6 +163,7 @@ bool has_own_head(const ModelFiles& files) {
   const auto find = [&](Part part) {
     std::string name = files.family->name_of(part, 0, false);
     if (name.starts_with("model.")) name.replace(0, 6, files.config.text_prefix);
+    if (part == Part::kHead) name.insert(0, files.config.head_prefix);
     return files.source->find(name + ".weight");
   };
   const weights::TensorRef* head = find(Part::kHead);
@@ -309,6 +319,7 @@ Result<ModelFiles> open_model(const fs::path& path, const LoadOptions& options) 
     } else {
       QUIRE_TRY(read_hf(out.files.folder / "config.json", options, out));
       out.config.text_prefix = find_text_prefix(*out.source, *out.family);
+      out.config.head_prefix = find_head_prefix(*out.source);
       if (out.config.tied_embeddings && out.config.has_head) out.config.tied_embeddings = !has_own_head(out);
       if (!out.config.dtype_given) out.config.dtype = most_frequent_dtype(out).value_or(out.config.dtype);
     }
