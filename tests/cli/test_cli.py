@@ -762,6 +762,19 @@ def test_tokenize_takes_json_lines(quire, tokenizer_only):
 
 # inspect
 
+def test_names_in_files_do_not_reach_the_terminal_as_they_are(quire, tmp_path):
+    """The bug: a model's files could move the cursor, or hide what was printed."""
+    shutil.copytree(quire.folder / "tiny", tmp_path / "odd")
+    config = json.loads((tmp_path / "odd" / "config.json").read_text())
+    (tmp_path / "odd" / "config.json").write_text(json.dumps(config | {"hidden_act": "\x1b[2Jsilu"}))
+    one_sentence(quire("run", tmp_path / "odd", "hello"), 1, "'\\x1b[2Jsilu'")
+    (tmp_path / "odd" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "odd" / "chat_template.jinja").write_text("{{ messages[0].content }}\x1b[2J\n")
+    for command in (("inspect", "--show-chat-template"), ("show",)):
+        shown = quire(*command, tmp_path / "odd").text
+        assert "\x1b" not in shown and "{{ messages[0].content }}\\x1b[2J\n" in shown
+
+
 def test_inspect_describes_a_model(quire):
     out = quire.json("inspect", "tiny.gguf", "--tensors")
     assert out["architecture"]["family"] == "llama" and out["architecture"]["head_dim"] == 16
