@@ -762,6 +762,13 @@ def test_tokenize_takes_json_lines(quire, tokenizer_only):
 
 # inspect
 
+def test_overrides_of_a_config_that_is_not_there_are_pointed_out(quire):
+    overrides = ("--hf-overrides", '{"rope_theta": 5.0}', *GREEDY)
+    done = quire("run", "tiny.gguf", "hello", *overrides)
+    assert done.returncode == 0 and "--hf-overrides has no effect on 'tiny.gguf'" in done.errors
+    assert quire("run", "tiny", "hello", *overrides).errors == ""
+
+
 def test_names_in_files_do_not_reach_the_terminal_as_they_are(quire, tmp_path):
     """The bug: a model's files could move the cursor, or hide what was printed."""
     shutil.copytree(quire.folder / "tiny", tmp_path / "odd")

@@ -154,6 +154,20 @@ TEST(OpenModel, KProjIsFoundUnderTheTextPartOfALargerModel) {
   EXPECT_EQ(files->config.dtype, DType::kBF16);
 }
 
+// The bug: an object for text_config replaced all of it.
+TEST(OpenModel, AnOverrideOfAPartOfTheConfigLeavesItsOtherMembers) {
+  const TempFolder folder;
+  const std::string more = R"(, "rope_theta": 5000.0)", text = config_json(more);
+  folder.write("config.json", R"({"architectures": ["LlamaForCausalLM"], "text_config": )" + text + "}");
+  folder.write("model.safetensors", weights::testing::safetensors_file(plain("F16")));
+  LoadOptions options;
+  options.hf_overrides = R"({"text_config": {"max_position_embeddings": 64}})";
+  const auto files = open_model(folder.path(), options);
+  ASSERT_TRUE(files.ok()) << files.error().message;
+  EXPECT_EQ(files->config.max_position, 64);
+  EXPECT_EQ(files->config.rope.theta, 5000.0);
+}
+
 TEST(OpenModel, TheHeadMayBeAPartOfTheTextPart) {
   auto tensors = std::vector{tensor("language_model.model.embed_tokens.weight", "BF16", {32, 64}),
                              tensor("language_model.lm_head.weight", "BF16", {32, 64})};

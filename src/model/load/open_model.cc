@@ -57,6 +57,16 @@ json::Value text_part(const json::Value& config) {
   return out;
 }
 
+// An object for a part of a model with vision or audio (text_config) changes the members that it names and no others.
+void override_member(const std::string& name, const json::Value& value, json::Value& config) {
+  const json::Value* old = config.find(name);
+  const bool part = name.ends_with("_config") && name != "quantization_config";
+  if (!part || old == nullptr || !old->is_object() || !value.is_object()) return config.set(name, value);
+  json::Value changed = *old;
+  for (const auto& [inner, inner_value] : value.as_object()) changed.set(inner, inner_value);
+  config.set(name, std::move(changed));
+}
+
 // Puts the members of --hf-overrides in the place of those of config.json.
 Status override_config(const std::string& overrides, json::Value& config) {
   if (overrides.empty()) return {};
@@ -64,7 +74,7 @@ Status override_config(const std::string& overrides, json::Value& config) {
   if (!members.ok() || !members->is_object() || !config.is_object()) {
     return invalid_argument("--hf-overrides must be a JSON object, such as {\"is_matryoshka\": true}");
   }
-  for (const auto& [name, value] : members->as_object()) config.set(name, value);
+  for (const auto& [name, value] : members->as_object()) override_member(name, value, config);
   return {};
 }
 
