@@ -498,6 +498,11 @@ def test_a_range_is_named_with_a_value_outside_of_it(quire):
     assert "--port is '70000'; it must be a whole number from 0 to 65535" in quire("serve", "tiny", "--port", "70000").errors
 
 
+@pytest.mark.parametrize("address", ["http://", "127.0.0.1:8000", "ftp://host", "http://127.0.0.1:99999"])
+def test_ps_wants_an_address(quire, address):
+    one_sentence(quire("ps", "--base-url", address), 2, f"--base-url is '{address}'", "http://127.0.0.1:8000")
+
+
 def test_numbers_are_decimal(quire):
     for ten in ("10", "010", "+10", " 10 "):
         answer = quire.json("run", "tiny", "hello", "--ignore-eos", "--temperature", "0", "--max-tokens", ten)
