@@ -8,6 +8,7 @@
 
 #include "base/env.h"
 #include "base/log_prefix.h"
+#include "base/printable.h"
 
 namespace quire {
 namespace {
@@ -66,7 +67,8 @@ bool logs(LogLevel level) {
 }
 
 void write_log(LogLevel level, fmt::string_view format, fmt::format_args values) {
-  spdlog::default_logger_raw()->log(spdlog_level(level), spdlog::string_view_t(fmt::vformat(format, values)));
+  spdlog::default_logger_raw()->log(spdlog_level(level),
+                                    spdlog::string_view_t(printable(fmt::vformat(format, values))));
 }
 
 }  // namespace quire

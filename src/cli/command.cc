@@ -15,6 +15,7 @@
 #include <iterator>
 
 #include "base/check.h"
+#include "base/printable.h"
 #include "base/trace.h"
 #include "cli/environment.h"
 #include "cli/hub/model_cache.h"
@@ -35,7 +36,7 @@ void on_interrupt(int) {
 }  // namespace
 
 int report(const Error& error) {
-  std::string sentence = error.message;
+  std::string sentence = printable(error.message);  // it may quote a model's files
   const std::string source = environment_source(sentence);
   if (!source.empty() && sentence.back() == '.') sentence.pop_back();
   std::fprintf(stderr, "quire: %s%s\n", sentence.c_str(), source.c_str());

@@ -3,7 +3,7 @@
 #include "cli/completions.h"
 
 #include <algorithm>
-#include <cstdio>
+#include <iostream>
 #include <map>
 
 #include "cli/command.h"
@@ -305,7 +305,8 @@ void add_completions(CLI::App& app, int& exit_code) {
                              : *what == "zsh"  ? zsh_completions(app)
                              : *what == "fish" ? fish_completions(app)
                                                : model_names();
-    exit_code = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() ? 0 : kExitFailure;
+    std::cout << text;
+    exit_code = 0;  // run_program() sees whether it was written
   });
 }
 

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <map>
 
+#include "base/printable.h"
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "kv/memory_plan.h"
@@ -153,7 +154,7 @@ Result<std::string> memory_line(const llm::Options& options, const model::ModelF
 
 void print_object(const json::Value& object) {
   for (const auto& [key, value] : object.as_object()) {
-    const std::string text = value.is_string() ? value.as_string() : json::dump(value);
+    const std::string text = value.is_string() ? printable(value.as_string()) : json::dump(value);
     std::printf("  %-20s %s\n", key.c_str(), text.c_str());
   }
 }
@@ -171,7 +172,8 @@ void print_people(const json::Value& all, const InspectFlags& flags) {
                 kv::format_bytes(row.find("bytes")->as_int()).c_str());
   }
   if (const json::Value* list = weights.find("unsupported")) {
-    for (const json::Value& item : list->as_array()) std::printf("  not supported: %s\n", item.as_string().c_str());
+    for (const json::Value& item : list->as_array())
+      std::printf("  not supported: %s\n", printable(item.as_string()).c_str());
   }
   std::printf("Memory\n  %s\n", all.find("memory")->as_string().c_str());
   std::printf("Text\n");
@@ -180,13 +182,13 @@ void print_people(const json::Value& all, const InspectFlags& flags) {
     std::printf("Tensors\n");
     for (const json::Value& row : all.find("tensors")->as_array()) {
       const json::Value* type = row.find("type");
-      std::printf("  %-52s %-6s %s\n", row.find("name")->as_string().c_str(),
+      std::printf("  %-52s %-6s %s\n", printable(row.find("name")->as_string()).c_str(),
                   type != nullptr ? type->as_string().c_str() : "?",
                   row.find("shape") != nullptr ? json::dump(*row.find("shape")).c_str() : "");
     }
   }
   if (flags.template_text && all.find("chat_template") != nullptr) {
-    std::printf("Chat template\n%s\n", all.find("chat_template")->as_string().c_str());
+    std::printf("Chat template\n%s\n", printable(all.find("chat_template")->as_string()).c_str());
   }
 }
 
@@ -291,13 +293,13 @@ int show(InspectFlags& flags) {
     const bool bytes = key.ends_with("_bytes");
     const std::string label = bytes ? key.substr(0, key.size() - 6) : key;
     const std::string text = bytes               ? kv::format_bytes(value.as_int())
-                             : value.is_string() ? value.as_string()
+                             : value.is_string() ? printable(value.as_string())
                              : value.is_int()    ? with_commas(value.as_int())
                                                  : json::dump(value);
     std::printf("  %-14s %s\n", label.c_str(), text.c_str());
   }
   const json::Value* chat = all.find("chat_template");
-  std::printf("Chat template%s\n", chat == nullptr ? ": none" : ("\n" + chat->as_string()).c_str());
+  std::printf("Chat template%s\n", chat == nullptr ? ": none" : ("\n" + printable(chat->as_string())).c_str());
   return 0;
 }
 

@@ -86,6 +86,7 @@ int run(int argc, const char* const* argv) {
   int exit_code = 0;
   Environment environment;
   add_commands(app, environment, exit_code);
+  check_numbers(app);
   environment.hide(app);
   fill_from_environment(app, environment);
   app.parse_complete_callback([&] {

@@ -160,6 +160,10 @@ Result<json::Value> ask_server(const PsFlags& flags) {
   constexpr size_t kMaxAnswer = size_t{64} << 20;
   std::string base = flags.base_url;
   while (base.ends_with('/')) base.pop_back();
+  if (url_origin(base).empty()) {
+    return invalid_argument(
+        {"--base-url is '", flags.base_url, "'; it must be an http or https address, such as http://127.0.0.1:8000"});
+  }
   HttpClient client(kStallSeconds);
   std::string body;
   const auto sink = [&](const HttpReply&, std::string_view piece) -> Status {

@@ -3,9 +3,13 @@
 #include "cli/usage.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <cstdlib>
 
 #include "base/suggest.h"
 #include "cli/command_list.h"
+#include "cli/help.h"
 
 namespace quire::cli {
 namespace {
@@ -43,7 +47,57 @@ std::string unknown_command(const CLI::App& app, const std::string& word) {
   return full_name(app) + " has no command '" + word + "'" + (meant.empty() ? ": choose one of " + list : meant);
 }
 
+template <typename T>
+bool is_whole(std::string_view text) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+// What is wrong with the text of a number; "" if nothing is. Whole numbers lose their leading zeros and plus sign.
+std::string check_number(const std::string& kind, std::string& text) {
+  text = CLI::detail::trim(text);
+  if (kind == "FLOAT") {
+    char* end = nullptr;
+    std::strtod(text.c_str(), &end);
+    return text.empty() || *end != '\0' || text.find_first_of("xX") != std::string::npos ? "it is no number" : "";
+  }
+  const bool minus = text.rfind('-', 0) == 0;
+  size_t first = text.empty() || (text[0] != '-' && text[0] != '+') ? 0 : 1;
+  while (first + 1 < text.size() && text[first] == '0') ++first;
+  const std::string plain = (minus ? "-" : "") + text.substr(first);
+  const bool whole = kind == "UINT" ? is_whole<uint64_t>(plain) : is_whole<int64_t>(plain);
+  if (whole) text = plain;
+  return whole ? "" : "it is no whole number";
+}
+
+// "--max-tokens is 'abc'; it must be a whole number", for a value that CLI11 rejected with "--max-tokens: ..." or
+// "Could not convert: --max-tokens = abc"; "" if the message is not about a flag's only value.
+std::string unsuitable_value(const CLI::App& command, const std::string& message) {
+  for (const CLI::App* at = &command; at != nullptr; at = at->get_parent()) {
+    for (const CLI::Option* option : at->get_options([](const CLI::Option*) { return true; })) {
+      const std::string name = option->get_name();
+      if (!message.starts_with(name + ": ") && message.find(": " + name + " = ") == std::string::npos) continue;
+      const std::string wanted = wanted_value(*option);
+      if (wanted.empty() || option->results().size() != 1) return "";
+      const std::vector<std::string> words = value_words(*option);
+      const std::string meant = words.empty() ? "" : did_you_mean(option->results()[0], words);
+      return name + " is '" + option->results()[0] + "'" + (meant.empty() ? "; it must be " + wanted : meant);
+    }
+  }
+  return "";
+}
+
 }  // namespace
+
+void check_numbers(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    const std::string kind = value_kind(*option);
+    if (option->get_expected_max() == 0 || (kind != "INT" && kind != "UINT" && kind != "FLOAT")) continue;
+    option->transform(CLI::Validator([kind](std::string& text) { return check_number(kind, text); }, "", ""));
+  }
+  for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) check_numbers(*command);
+}
 
 std::string describe_usage_error(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App& command = innermost(app);
@@ -62,7 +116,12 @@ std::string describe_usage_error(const CLI::App& app, const CLI::ParseError& err
     for (const CLI::App* one : commands_of(command)) list += (list.empty() ? "" : ", ") + one->get_name();
     return full_name(command) + " needs a command: " + list;
   }
-  return error.what();
+  const std::string message = error.what();
+  if (const size_t at = message.find(": 1 required "); at != std::string::npos && message.ends_with(" missing")) {
+    return message.substr(0, at) + " needs a value";
+  }
+  const std::string unsuitable = unsuitable_value(command, message);
+  return unsuitable.empty() ? message : unsuitable;
 }
 
 std::string help_command(const CLI::App& app, const std::vector<std::string>& arguments) {

@@ -8,6 +8,10 @@
 
 namespace quire::cli {
 
+// Makes all flags of numbers refuse what is no decimal number or is out of range of the type. CLI11 would take the
+// nearest number that there is, 010 for eight, and an empty value for zero.
+void check_numbers(CLI::App& app);
+
 // The sentence for a command line that CLI11 rejected. `app` is the whole program, after parsing.
 std::string describe_usage_error(const CLI::App& app, const CLI::ParseError& error);
 

@@ -153,10 +153,12 @@ void AddedTokens::find(std::string_view text, bool normalized_pass, bool parse_s
         --begin;
         while (begin > done && (static_cast<unsigned char>(text[begin]) & 0xc0) == 0x80) --begin;
       }
+      begin = std::max(begin, done);  // the token before may have taken white space that this one consists of
     }
     if (token.rstrip) {
       while (end < text.size() && has(first_char(text.substr(end)), kRustWhitespace)) end += char_size(text[end]);
     }
+    if (end <= begin) continue;
     if (done < begin) out.push_back({done, begin, -1});
     out.push_back({begin, end, id});
     done = end;

@@ -501,7 +501,10 @@ DecodeChain::DecodeChain(std::vector<std::unique_ptr<const DecodeStage>> stages)
 Result<DecodeChain> DecodeChain::from_json(const json::Value* section) {
   std::vector<std::unique_ptr<const DecodeStage>> stages;
   Growth growth;
-  if (section != nullptr && !section->is_null()) QUIRE_TRY(read_decoder(*section, stages, 0, growth));
+  if (section != nullptr && !section->is_null()) {
+    QUIRE_TRY(read_decoder(*section, stages, 0, growth));
+    if (stages.empty()) stages.push_back(decode_fuse());  // only no decoder at all puts spaces between tokens
+  }
   return DecodeChain(std::move(stages));
 }
 

@@ -74,6 +74,26 @@ TEST(Tokenizer, ParsesSpecialTokensOnlyWhenAsked) {
   EXPECT_EQ(t->decode(plain), "a</s>");
 }
 
+// The bug: white space that the token before had taken became a token once more.
+TEST(Tokenizer, ATokenOfWhiteSpaceInsideAnotherOnesIsNotFoundAgain) {
+  const TokenizerPtr t = load(R"({"added_tokens":[
+      {"id":2,"content":"hi","special":true,"normalized":false,"rstrip":true},
+      {"id":3,"content":"  ","special":true,"normalized":false,"lstrip":true,"rstrip":true}],
+    "model":{"type":"BPE","vocab":{"a":0,"b":1},"merges":[]}})");
+  EXPECT_THAT(t->encode("hi    a"), ElementsAre(2, 0));
+  EXPECT_THAT(t->encode("hia   b"), ElementsAre(2, 0, 3, 1));
+}
+
+// The bug: an empty list of decoders put spaces between tokens, as no decoder at all does.
+TEST(Tokenizer, AnEmptyListOfDecodersPutsNothingBetweenTokens) {
+  const auto decoded = [](const std::string& decoder) {
+    return load(R"({"decoder":)" + decoder + R"(,"model":{"type":"BPE","vocab":{"a":0,"b":1},"merges":[]}})")
+        ->decode(Ids{0, 1});
+  };
+  EXPECT_EQ(decoded("null"), "a b");
+  EXPECT_EQ(decoded(R"({"type":"Sequence","decoders":[]})"), "ab");
+}
+
 TEST(Tokenizer, TurnsIllFormedBytesIntoReplacementCharacters) {
   const TokenizerPtr t = load(llama_json());
   EXPECT_EQ(t->encode("a\xff\xe4\xb8z"), t->encode("a\xef\xbf\xbd\xef\xbf\xbdz"));

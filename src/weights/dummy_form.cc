@@ -105,7 +105,7 @@ Status check_dummy_scheme(const QuantScheme& scheme) {
   for (const QuantScheme::Stored& stored : scheme.stored) {
     if (stored.bits >= 1 && stored.bits <= 8) continue;
     return unsupported(
-        "config.json: quantization_config: random weights need the num_bits of each group, 1 to 8 for the type int and "
+        "quantization_config: random weights need the num_bits of each group, 1 to 8 for the type int and "
         "8 for float, and a positive group_size");
   }
   return {};

@@ -18,11 +18,11 @@ constexpr int64_t kMaxGroup = 1 << 20;
 constexpr size_t kMaxPatterns = 100'000;
 
 Failure in_field(const std::string& field, const std::string& message) {
-  return unsupported({"config.json: ", field, ": ", message});
+  return unsupported({field, ": ", message});
 }
 
 Failure in_field(const std::string& field, const Error& error) {
-  return Error{error.code, "config.json: " + field + ": " + error.message};
+  return Error{error.code, field + ": " + error.message};
 }
 
 // A list of module names; absent or null is an empty list.
@@ -30,11 +30,10 @@ Status read_modules(const json::Value& config, const char* name, const std::stri
   const json::Value* list = config.find(name);
   if (list == nullptr || list->is_null()) return {};
   if (!list->is_array() || list->as_array().size() > kMaxPatterns) {
-    return invalid_argument({"config.json: ", where, ".", name, " is not a list of module names"});
+    return invalid_argument({where, ".", name, " is not a list of module names"});
   }
   for (const json::Value& module : list->as_array()) {
-    if (!module.is_string())
-      return invalid_argument({"config.json: ", where, ".", name, " has an item that is not a string"});
+    if (!module.is_string()) return invalid_argument({where, ".", name, " has an item that is not a string"});
     const auto added = out.add(module.as_string());
     if (!added.ok()) return in_field(where + "." + name, added.error());
   }
@@ -354,10 +353,10 @@ Result<QuantScheme> parse_quantisation(const json::Value& config) {
     where = "quantization";
   }
   if (found == nullptr || found->is_null()) return QuantScheme{};
-  if (!found->is_object()) return invalid_argument({"config.json: ", where, " is not an object"});
+  if (!found->is_object()) return invalid_argument({where, " is not an object"});
   if (!has_method) {
     if (found->find("group_size") != nullptr && found->find("bits") != nullptr) return parse_mlx(*found, where);
-    return invalid_argument({"config.json: ", where, " has no quant_method"});
+    return invalid_argument({where, " has no quant_method"});
   }
   const auto method = json::get_string(*found, "quant_method");
   if (!method.ok()) return in_field(where, method.error());

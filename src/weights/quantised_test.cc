@@ -21,6 +21,7 @@ namespace {
 using testing::append;
 using testing::exact_copy;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::safetensors_file;
 using Tensors = std::vector<testing::SafetensorsTensor>;
 
@@ -660,7 +661,7 @@ TEST(QuantScheme, ConfigsThatAreNotReadSayWhy) {
   for (const Case& c : cases) {
     const auto scheme = parse_quantisation(*json::parse(c.config));
     ASSERT_FALSE(scheme.ok()) << c.config;
-    EXPECT_THAT(scheme.error().message, HasSubstr("config.json")) << c.config;
+    EXPECT_THAT(scheme.error().message, Not(HasSubstr("config.json"))) << c.config;  // open_model names the file
     EXPECT_THAT(scheme.error().message, HasSubstr(c.says)) << c.config;
   }
   EXPECT_EQ(scheme_of("{}").method, QuantMethod::kNone);

@@ -477,6 +477,39 @@ def test_a_misspelt_command_or_flag_gets_a_suggestion(quire, wrong, meant):
     one_sentence(quire(*wrong), 2, "did you mean " + meant)
 
 
+# The bug: a number out of range became the nearest one that there is, 010 was eight, and an empty value zero.
+@pytest.mark.parametrize(("arguments", "sentence"), [
+    (["--max-tokens", "abc"], "--max-tokens is 'abc'; it must be a whole number"),
+    (["--max-tokens", ""], "--max-tokens is ''; it must be a whole number"),
+    (["--max-tokens=5.5"], "--max-tokens is '5.5'; it must be a whole number"),
+    (["--seed", "9223372036854775808"], "--seed is '9223372036854775808'; it must be a whole number"),
+    (["--top-k", "0x10"], "--top-k is '0x10'; it must be a whole number"),
+    (["--temperature", "0,5"], "--temperature is '0,5'; it must be a number"),
+    (["--log-level", "inof"], "--log-level is 'inof'; did you mean 'info'?"),
+    (["--log-level", "loud"], "--log-level is 'loud'; it must be one of debug, info, warning, error"),
+    (["--max-tokens"], "--max-tokens needs a value"),
+])
+def test_a_value_that_does_not_suit_a_flag_is_refused(quire, arguments, sentence):
+    done = quire("run", "tiny", "hello", *arguments)
+    assert done.returncode == 2 and done.errors == f"quire: {sentence}\nTry: quire run --help\n" and done.text == ""
+
+
+def test_a_range_is_named_with_a_value_outside_of_it(quire):
+    assert "--port is '70000'; it must be a whole number from 0 to 65535" in quire("serve", "tiny", "--port", "70000").errors
+
+
+@pytest.mark.parametrize("address", ["http://", "127.0.0.1:8000", "ftp://host", "http://127.0.0.1:99999"])
+def test_ps_wants_an_address(quire, address):
+    one_sentence(quire("ps", "--base-url", address), 2, f"--base-url is '{address}'", "http://127.0.0.1:8000")
+
+
+def test_numbers_are_decimal(quire):
+    for ten in ("10", "010", "+10", " 10 "):
+        answer = quire.json("run", "tiny", "hello", "--ignore-eos", "--temperature", "0", "--max-tokens", ten)
+        assert answer["usage"]["completion_tokens"] == 10, ten
+    assert quire("run", "tiny", "hello", "--max-tokens", "1", "--seed=-9223372036854775808").returncode == 0
+
+
 def test_a_misspelt_model_gets_a_suggestion(quire, tmp_path):
     shutil.copytree(quire.folder / "tiny", tmp_path / "models" / "acme" / "Tiny-Llama")
     home = {"QUIRE_HOME": str(tmp_path)}
@@ -671,8 +704,8 @@ def test_tokenize_refuses_ids_that_are_none(quire):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
-@pytest.mark.parametrize("arguments", [("inspect", "tiny"), ("tokenize", "tiny", "hello"), ("devices",), ("--help",),
-                                       ("run", "tiny", "hello", "--json", "--max-tokens", "2")])
+@pytest.mark.parametrize("arguments", [("inspect", "tiny"), ("tokenize", "tiny", "hello"), ("devices",), ("--help",), ("schema",),
+                                       ("completions", "zsh"), ("run", "tiny", "hello", "--json", "--max-tokens", "2")])
 def test_a_full_disk_is_noticed(quire, arguments):
     with open("/dev/full", "wb") as full:
         done = subprocess.run([quire.path, *arguments], stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE,
@@ -733,6 +766,26 @@ def test_tokenize_takes_json_lines(quire, tokenizer_only):
 
 
 # inspect
+
+def test_overrides_of_a_config_that_is_not_there_are_pointed_out(quire):
+    overrides = ("--hf-overrides", '{"rope_theta": 5.0}', *GREEDY)
+    done = quire("run", "tiny.gguf", "hello", *overrides)
+    assert done.returncode == 0 and "--hf-overrides has no effect on 'tiny.gguf'" in done.errors
+    assert quire("run", "tiny", "hello", *overrides).errors == ""
+
+
+def test_names_in_files_do_not_reach_the_terminal_as_they_are(quire, tmp_path):
+    """The bug: a model's files could move the cursor, or hide what was printed."""
+    shutil.copytree(quire.folder / "tiny", tmp_path / "odd")
+    config = json.loads((tmp_path / "odd" / "config.json").read_text())
+    (tmp_path / "odd" / "config.json").write_text(json.dumps(config | {"hidden_act": "\x1b[2Jsilu"}))
+    one_sentence(quire("run", tmp_path / "odd", "hello"), 1, "'\\x1b[2Jsilu'")
+    (tmp_path / "odd" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "odd" / "chat_template.jinja").write_text("{{ messages[0].content }}\x1b[2J\n")
+    for command in (("inspect", "--show-chat-template"), ("show",)):
+        shown = quire(*command, tmp_path / "odd").text
+        assert "\x1b" not in shown and "{{ messages[0].content }}\\x1b[2J\n" in shown
+
 
 def test_inspect_describes_a_model(quire):
     out = quire.json("inspect", "tiny.gguf", "--tensors")

@@ -127,6 +127,83 @@ TEST(HfConfig, TheTextPartOfALargerModelIsRead) {
   EXPECT_EQ(config->hidden, 96);
 }
 
+// gemma-3-4b-it, smaller: the text part has no heads, head size, vocabulary or context, which are those of its class.
+TEST(HfConfig, Gemma3WithVisionLeavesOutTheDefaultsOfItsClass) {
+  const auto config = try_read(json::parse(R"({"architectures": ["Gemma3ForConditionalGeneration"],
+      "model_type": "gemma3", "eos_token_id": [1, 106], "vision_config": {"hidden_size": 1152},
+      "text_config": {"hidden_size": 64, "intermediate_size": 128, "model_type": "gemma3_text", "num_hidden_layers": 7,
+                      "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024}})")
+                                   .value());
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  EXPECT_EQ(config->vocab_size, 262208);
+  EXPECT_EQ(config->heads, 8);
+  EXPECT_EQ(config->kv_heads, 4);
+  EXPECT_EQ(config->head_dim, 256);
+  EXPECT_EQ(config->max_position, 131072);
+  EXPECT_EQ(config->rope.factor, 8.0);
+  EXPECT_EQ(config->per_layer[5].window, 0);
+  EXPECT_EQ(config->per_layer[6].window, 1024);
+}
+
+// Mistral-Small-3.1 and Ministral-3 have the same class; their text parts are of different families.
+TEST(HfConfig, Mistral3WithVisionReadsEitherTextPart) {
+  const auto text = [](const char* fields) {
+    return try_read(json::parse(std::string(R"({"architectures": ["Mistral3ForConditionalGeneration"], "text_config": {
+        "vocab_size": 512, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 32,
+        "num_key_value_heads": 2, "intermediate_size": 128, "max_position_embeddings": 1024, )") +
+                                fields + "}}")
+                        .value());
+  };
+  const auto small = text(R"("model_type": "mistral", "rope_theta": 1000000000.0, "sliding_window": null)");
+  ASSERT_TRUE(small.ok()) << small.error().message;
+  EXPECT_EQ(small->rope.theta, 1e9);
+  EXPECT_EQ(small->attention_temperature, 0.0f);
+  const auto ministral = text(R"("model_type": "ministral3", "rope_parameters": {"rope_type": "yarn", "factor": 4.0,
+      "rope_theta": 1000000.0, "original_max_position_embeddings": 256, "llama_4_scaling_beta": 0.1})");
+  ASSERT_TRUE(ministral.ok()) << ministral.error().message;
+  EXPECT_EQ(ministral->attention_temperature, 0.1f);
+  EXPECT_EQ(ministral->attention_temperature_length, 256);
+}
+
+TEST(HfConfig, GemmasOwnFieldForTheActivationWins) {
+  const Changes both = {{"hidden_act", "\"silu\""}, {"hidden_activation", "\"gelu_pytorch_tanh\""}};
+  EXPECT_EQ(read("Gemma2ForCausalLM", both).activation, Activation::kGeluTanh);
+  EXPECT_EQ(read("Gemma2ForCausalLM", {{"hidden_act", "\"gelu\""}}).activation, Activation::kGelu);
+  EXPECT_THAT(refusal("Gemma2ForCausalLM", {{"hidden_activation", "\"xielu\""}}), HasSubstr("'hidden_activation'"));
+}
+
+// As in MiniCPM3-4B.
+TEST(HfConfig, MiniCpm3WithoutASizeOfValuesDividesTheHiddenSize) {
+  const Changes latent = {
+      {"kv_lora_rank", "20"}, {"q_lora_rank", "24"}, {"qk_nope_head_dim", "24"}, {"qk_rope_head_dim", "8"}};
+  EXPECT_EQ(read("MiniCPM3ForCausalLM", latent).mla.v_dim, 16);
+  EXPECT_THAT(refusal("DeepseekV3ForCausalLM", latent), HasSubstr("'v_head_dim'"));
+}
+
+TEST(HfConfig, AWindowOfQwen3MoeIsInAllLayers) {
+  const Changes on = {{"use_sliding_window", "true"}, {"sliding_window", "40"},     {"max_window_layers", "3"},
+                      {"num_experts", "4"},           {"num_experts_per_tok", "2"}, {"moe_intermediate_size", "16"}};
+  for (const LayerConfig& layer : read("Qwen3MoeForCausalLM", on).per_layer) EXPECT_EQ(layer.window, 40);
+  const DecoderConfig dense = read("Qwen3ForCausalLM", {*on.begin(), *(on.begin() + 1), *(on.begin() + 2)});
+  EXPECT_EQ(dense.per_layer[2].window, 0);
+  EXPECT_EQ(dense.per_layer[3].window, 40);
+}
+
+TEST(HfConfig, LfmsFirstNameOfTheWidthWins) {
+  const Changes first = {{"block_ff_dim", "96"},
+                         {"intermediate_size", ""},
+                         {"block_auto_adjust_ff_dim", "false"},
+                         {"full_attn_idxs", "[1]"},
+                         {"norm_eps", "1e-5"}};
+  EXPECT_EQ(read("Lfm2ForCausalLM", first).intermediate, 96);
+  EXPECT_EQ(read("Lfm2ForCausalLM",
+                 {{"block_ff_dim", "96"}, {"block_auto_adjust_ff_dim", "false"}, {"full_attn_idxs", "[1]"}})
+                .intermediate,
+            96);
+  EXPECT_THAT(refusal("Lfm2ForCausalLM", {{"intermediate_size", ""}, {"full_attn_idxs", "[1]"}}),
+              HasSubstr("'intermediate_size'"));
+}
+
 TEST(HfConfig, RopeIsTheSameInBothSpellings) {
   for (const char* architecture : {"LlamaForCausalLM", "Qwen2ForCausalLM", "GraniteForCausalLM"}) {
     SCOPED_TRACE(architecture);
@@ -325,6 +402,35 @@ TEST(HfConfig, WrongRopeSettingsAreRefused) {
 }
 
 // What transformers 5 computes in float32 for the same settings.
+// The bug: a factor without a type, and the key of older files, were ignored.
+TEST(GgufConfig, AFactorWithoutATypeScalesLinearly) {
+  const auto read_rope = [](std::initializer_list<std::pair<const char*, double>> numbers, const char* type = nullptr) {
+    weights::GgufMetadata metadata;
+    const std::pair<const char*, int64_t> sizes[] = {{"llama.embedding_length", 64},
+                                                     {"llama.block_count", 2},
+                                                     {"llama.feed_forward_length", 128},
+                                                     {"llama.attention.head_count", 4},
+                                                     {"llama.context_length", 1024}};
+    weights::GgufValue value;
+    value.kind = weights::GgufKind::kInt64;
+    for (const auto& [key, size] : sizes) value.integer = size, metadata.add(key, value);
+    value.kind = weights::GgufKind::kFloat64;
+    for (const auto& [key, number] : numbers) value.real = number, metadata.add(key, value);
+    value.kind = weights::GgufKind::kString;
+    if (type != nullptr) value.text = type, metadata.add("llama.rope.scaling.type", value);
+    const auto config = find_gguf_family("llama").value()->from_gguf(metadata, "llama");
+    EXPECT_TRUE(config.ok()) << config.error().message;
+    return std::pair(config->rope.type, config->rope.factor);
+  };
+  EXPECT_EQ(read_rope({}), std::pair(RopeType::kDefault, 1.0));
+  EXPECT_EQ(read_rope({{"llama.rope.scaling.factor", 4}}), std::pair(RopeType::kLinear, 4.0));
+  EXPECT_EQ(read_rope({{"llama.rope.scale_linear", 8}}), std::pair(RopeType::kLinear, 8.0));
+  EXPECT_EQ(read_rope({{"llama.rope.scale_linear", 8}, {"llama.rope.scaling.factor", 2}}).second, 2.0);
+  EXPECT_EQ(read_rope({{"llama.rope.scaling.factor", 0}}), std::pair(RopeType::kDefault, 1.0));
+  EXPECT_EQ(read_rope({{"llama.rope.scaling.factor", 4}}, "none").first, RopeType::kDefault);
+  EXPECT_EQ(read_rope({{"llama.rope.scaling.factor", 4}}, "yarn").first, RopeType::kYarn);
+}
+
 struct FrequencyCase {
   const char* name;
   const char* head_dim;
@@ -338,6 +444,8 @@ struct FrequencyCase {
 TEST(RopeFrequencies, AreTheReferences) {
   const char* longrope = R"({"rope_type": "longrope", "short_factor": [1, 2], "long_factor": [4, 8],
                              "original_max_position_embeddings": 4096})";
+  const char* with_mscale = R"({"type": "longrope", "short_factor": [1, 2], "long_factor": [4, 8], "long_mscale": 1.5,
+                                "short_mscale": 1.25, "original_max_position_embeddings": 4096})";
   const FrequencyCase cases[] = {
       {"plain", "8", "1024", R"({"rope_type": "default"})", 1024, 1, {{0, 1}, {1, 0.1f}, {2, 0.01f}, {3, 0.001f}}},
       {"linear", "8", "4096", R"({"rope_type": "linear", "factor": 4})", 16384, 1, {{0, 0.25f}, {1, 0.025f}}},
@@ -372,6 +480,8 @@ TEST(RopeFrequencies, AreTheReferences) {
        {{10, 0.115478203f}, {24, 0.00537532149f}, {30, 0.00106436096f}, {39, 6.4903943e-05f}, {63, 3.10234441e-07f}}},
       {"longrope, short", "4", "131072", longrope, 4096, 1.1902380714f, {{0, 1}, {1, 0.005f}}},
       {"longrope, long", "4", "131072", longrope, 4097, 1.1902380714f, {{0, 0.25f}, {1, 0.00125f}}},
+      {"Phi-MoE's longrope, short", "4", "131072", with_mscale, 4096, 1.25f, {{0, 1}, {1, 0.005f}}},
+      {"Phi-MoE's longrope, long", "4", "131072", with_mscale, 4097, 1.5f, {{0, 0.25f}, {1, 0.00125f}}},
   };
   for (const FrequencyCase& c : cases) {
     SCOPED_TRACE(c.name);

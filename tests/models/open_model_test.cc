@@ -73,6 +73,27 @@ TEST(OpenModel, MostWeightsDecideTheTypeAndNormsOnlyWhereThereIsNothingElse) {
             DType::kF16);
 }
 
+// The bug: a head that was trained beside a config that still says tie_word_embeddings was dropped without a word.
+TEST(OpenModel, AHeadWithValuesOfItsOwnIsNotTiedWhateverTheConfigSays) {
+  const auto tied = [](const SafetensorsTensor& head, const char* config = R"(, "tie_word_embeddings": true)") {
+    auto tensors = plain("F16");
+    if (!head.name.empty()) tensors.push_back(head);
+    const auto files = open(config, tensors);
+    EXPECT_TRUE(files.ok()) << files.error().message;
+    return files.ok() && files->config.tied_embeddings;
+  };
+  EXPECT_TRUE(tied({}));
+  EXPECT_TRUE(tied(tensor("lm_head.weight", "F16", {32, 64})));  // a copy
+  EXPECT_FALSE(tied(tensor("lm_head.weight", "F16", {32, 64}), ""));
+  EXPECT_TRUE(tied(tensor("lm_head.weight", "F16", {31, 64})));  // of another shape: not used, as before
+  for (const size_t at : {size_t{1}, size_t{31 * 64 * 2}}) {
+    SafetensorsTensor own = tensor("lm_head.weight", "F16", {32, 64});
+    own.data[at] = 1;
+    EXPECT_FALSE(tied(own)) << at;
+  }
+  EXPECT_FALSE(tied(tensor("lm_head.weight", "F32", {32, 64})));
+}
+
 // How the formats store a k_proj of 48 rows (2 heads of 24, where hidden / heads is 16) with 64 inputs.
 struct Layout {
   const char* name;
@@ -131,6 +152,46 @@ TEST(OpenModel, KProjIsFoundUnderTheTextPartOfALargerModel) {
   ASSERT_TRUE(files.ok()) << files.error().message;
   EXPECT_EQ(files->config.head_dim, 24);
   EXPECT_EQ(files->config.dtype, DType::kBF16);
+}
+
+// The bug: an object for text_config replaced all of it.
+TEST(OpenModel, AnOverrideOfAPartOfTheConfigLeavesItsOtherMembers) {
+  const TempFolder folder;
+  const std::string more = R"(, "rope_theta": 5000.0)", text = config_json(more);
+  folder.write("config.json", R"({"architectures": ["LlamaForCausalLM"], "text_config": )" + text + "}");
+  folder.write("model.safetensors", weights::testing::safetensors_file(plain("F16")));
+  LoadOptions options;
+  options.hf_overrides = R"({"text_config": {"max_position_embeddings": 64}})";
+  const auto files = open_model(folder.path(), options);
+  ASSERT_TRUE(files.ok()) << files.error().message;
+  EXPECT_EQ(files->config.max_position, 64);
+  EXPECT_EQ(files->config.rope.theta, 5000.0);
+}
+
+TEST(OpenModel, TheHeadMayBeAPartOfTheTextPart) {
+  auto tensors = std::vector{tensor("language_model.model.embed_tokens.weight", "BF16", {32, 64}),
+                             tensor("language_model.lm_head.weight", "BF16", {32, 64})};
+  const auto files = open(R"(, "head_dim": 16)", tensors);
+  ASSERT_TRUE(files.ok()) << files.error().message;
+  EXPECT_EQ(files->config.text_prefix, "language_model.model.");
+  EXPECT_EQ(files->config.head_prefix, "language_model.");
+  EXPECT_EQ(open(R"(, "head_dim": 16)", plain("F16"))->config.head_prefix, "");
+}
+
+// The bugs: faults that show with the tensors were blamed on the file of weights, and others named config.json twice.
+TEST(OpenModel, AFaultOfTheConfigIsBlamedOnItOnce) {
+  for (const char* config :
+       {R"(, "rope_scaling": {"rope_type": "longrope", "short_factor": [1], "long_factor": [1]})",
+        R"(, "quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 32, "checkpoint_format": "x"})",
+        R"(, "quantization_config": 5)"}) {
+    const auto files = open(config, plain("F16"));
+    ASSERT_FALSE(files.ok()) << config;
+    const std::string& message = files.error().message;
+    const size_t at = message.find("config.json");
+    ASSERT_NE(at, std::string::npos) << message;
+    EXPECT_EQ(message.find("config.json", at + 1), std::string::npos) << message;
+    EXPECT_EQ(message.find("safetensors"), std::string::npos) << message;
+  }
 }
 
 }  // namespace

@@ -45,8 +45,9 @@ struct RopeConfig {
   bool truncate = true;
   // llama3
   double low_freq_factor = 1, high_freq_factor = 4;
-  // longrope: divisors of the frequencies, [rot/2]
+  // longrope: divisors of the frequencies, [rot/2], and the attention factor beside each (0: attention_factor)
   std::vector<double> short_factors, long_factors;
+  double short_mscale = 0, long_mscale = 0;
   // GGUF's rope_freqs tensor: divisors of the frequencies, [rot/2]; empty: none
   std::vector<double> freq_factors;
 };
@@ -179,6 +180,7 @@ struct DecoderConfig {
   std::string family;                  // the name in the registry: "llama", "qwen3", ...
   std::string architecture;            // as in the file
   std::string text_prefix = "model.";  // of Hugging Face names; differs in models with vision or audio
+  std::string head_prefix;             // of the name of the LM head, in some of these models
   int64_t vocab_size = 0;
   int64_t hidden = 0;
   int64_t layers = 0;

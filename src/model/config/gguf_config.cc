@@ -66,8 +66,13 @@ Status read_rope(const GgufMetadata& metadata, const std::string& prefix, std::s
   if (metadata.contains(prefix + "rope.dimension_sections") && !contains(handled, "rope.dimension_sections")) {
     return unsupported({"key '", prefix, "rope.dimension_sections' asks for M-RoPE, which quire does not have yet"});
   }
-  QUIRE_ASSIGN(const std::string_view type, metadata.get_string_or(prefix + "rope.scaling.type", "none"));
-  QUIRE_ASSIGN(rope.factor, metadata.get_double_or(prefix + "rope.scaling.factor", 1.0));
+  // As in llama.cpp: a factor without a type is that of linear scaling, older files call it scale_linear, and 0 is
+  // none.
+  QUIRE_ASSIGN(const double older, metadata.get_double_or(prefix + "rope.scale_linear", 1.0));
+  QUIRE_ASSIGN(rope.factor, metadata.get_double_or(prefix + "rope.scaling.factor", older));
+  if (rope.factor == 0) rope.factor = 1.0;
+  const char* untyped = rope.factor == 1.0 ? "none" : "linear";
+  QUIRE_ASSIGN(const std::string_view type, metadata.get_string_or(prefix + "rope.scaling.type", untyped));
   QUIRE_ASSIGN(rope.original_max_position, metadata.get_int_or(prefix + "rope.scaling.original_context_length",
                                                                out.max_position, 1, kMaxPositions));
   QUIRE_ASSIGN(rope.attention_factor, metadata.get_double_or(prefix + "rope.scaling.attn_factor", 0.0));

@@ -95,11 +95,14 @@ Result<Activation> read_activation(const Value& config) {
                               {"gelu", Activation::kGelu},         {"gelu_pytorch_tanh", Activation::kGeluTanh},
                               {"gelu_new", Activation::kGeluTanh}, {"gelu_fast", Activation::kGeluTanh},
                               {"relu", Activation::kRelu},         {"relu2", Activation::kRelu2}};
-  const bool old = config.find("hidden_act") != nullptr;
-  QUIRE_ASSIGN(const std::string text, json::get_string_or(config, old ? "hidden_act" : "hidden_activation", "silu"));
+  // Gemma's own field; some of its files also have the other one, with another value, which is not used.
+  const Value* own = config.find("hidden_activation");
+  const char* field = own != nullptr && !own->is_null() ? "hidden_activation" : "hidden_act";
+  QUIRE_ASSIGN(const std::string text, json::get_string_or(config, field, "silu"));
   const auto found = std::find_if(std::begin(kNamed), std::end(kNamed), [&](const Named& n) { return n.name == text; });
   if (found != std::end(kNamed)) return found->activation;
-  return unsupported({"field 'hidden_act' is '", text, "'; quire knows silu, gelu, gelu_pytorch_tanh, relu and relu2"});
+  return unsupported(
+      {"field '", field, "' is '", text, "'; quire knows silu, gelu, gelu_pytorch_tanh, relu and relu2"});
 }
 
 // Nothing if the config does not have it.
@@ -218,6 +221,11 @@ Status read_rope_scaling(const Value& config, const Value& rope, const DecoderCo
     r.factor = ratio;
     QUIRE_ASSIGN(r.short_factors, read_factors(rope, "short_factor"));
     QUIRE_ASSIGN(r.long_factors, read_factors(rope, "long_factor"));
+    for (const auto& [field, to] : {std::pair("short_mscale", &r.short_mscale), {"long_mscale", &r.long_mscale}}) {
+      const Value* mscale = rope.find(field);  // Phi-MoE
+      if (mscale == nullptr || mscale->is_null()) continue;
+      QUIRE_ASSIGN(*to, positive(rope, field, 1.0));
+    }
   }
   return {};
 }
@@ -253,19 +261,24 @@ Status read_token_ids(const Value& config, DecoderConfig& out) {
 Result<DecoderConfig> read_common_hf(const Value& config, const HfDefaults& defaults) {
   if (!config.is_object()) return invalid_argument("it must be a JSON object");
   DecoderConfig out;
-  QUIRE_ASSIGN(out.vocab_size, json::get_int(config, "vocab_size", 1, kMaxSize));
+  const auto size_or = [&](std::string_view field, int64_t fallback) {
+    return fallback > 0 ? json::get_int_or(config, field, fallback, 1, kMaxSize)
+                        : json::get_int(config, field, 1, kMaxSize);
+  };
+  QUIRE_ASSIGN(out.vocab_size, size_or("vocab_size", defaults.vocab_size));
   QUIRE_ASSIGN(out.hidden, json::get_int(config, "hidden_size", 1, kMaxSize));
   out.layers = defaults.layers;
   if (out.layers == 0) {
     QUIRE_ASSIGN(out.layers, json::get_int(config, "num_hidden_layers", 1, kMaxLayers));
   }
-  QUIRE_ASSIGN(out.heads, json::get_int(config, "num_attention_heads", 1, kMaxSize));
-  QUIRE_ASSIGN(out.kv_heads, json::get_int_or(config, "num_key_value_heads", out.heads, 1, kMaxSize));
+  QUIRE_ASSIGN(out.heads, size_or("num_attention_heads", defaults.heads));
+  QUIRE_ASSIGN(out.kv_heads, size_or("num_key_value_heads", defaults.kv_heads > 0 ? defaults.kv_heads : out.heads));
   if (defaults.has_intermediate) {
     QUIRE_ASSIGN(out.intermediate, json::get_int(config, "intermediate_size", 1, kMaxSize));
   }
-  QUIRE_ASSIGN(out.max_position, json::get_int_or(config, "max_position_embeddings", 2048, 1, kMaxPositions));
-  QUIRE_ASSIGN(out.head_dim, json::get_int_or(config, "head_dim", 0, 0, 4096));
+  QUIRE_ASSIGN(out.max_position,
+               json::get_int_or(config, "max_position_embeddings", defaults.max_position, 1, kMaxPositions));
+  QUIRE_ASSIGN(out.head_dim, json::get_int_or(config, "head_dim", defaults.head_dim, 0, 4096));
   out.head_dim_given = out.head_dim > 0;
   if (out.heads % out.kv_heads != 0) {
     return invalid_argument({"field 'num_attention_heads' (", out.heads,

@@ -21,8 +21,12 @@ struct HfDefaults {
   bool tied = false;
   double norm_eps = 1e-6;
   std::string_view norm_eps_field = "rms_norm_eps";
-  bool has_intermediate = true;  // false: the family reads it from another field
-  int64_t layers = 0;            // > 0: set by the family; num_hidden_layers is not read
+  bool has_intermediate = true;       // false: the family reads it from another field
+  int64_t layers = 0;                 // > 0: set by the family; num_hidden_layers is not read
+  int64_t vocab_size = 0, heads = 0;  // 0: the file must have them
+  int64_t kv_heads = 0;               // 0: as many as heads
+  int64_t head_dim = 0;               // 0: complete() derives it
+  int64_t max_position = 2048;
 };
 
 // A size: at least `least`, and within sane limits.

@@ -32,14 +32,14 @@ void set_latent(DecoderConfig& out) {
   out.per_layer.assign(static_cast<size_t>(out.layers), layer);
 }
 
-// Head sizes and ranks.
-Status read_mla(const json::Value& config, DecoderConfig& out) {
+// Head sizes and ranks. v_dim: that of a file without it; 0: it must be there.
+Status read_mla(const json::Value& config, DecoderConfig& out, int64_t v_dim = 0) {
   MlaConfig& c = out.mla;
   QUIRE_ASSIGN(c.q_rank, read_size_or(config, "q_lora_rank", 0));
   QUIRE_ASSIGN(c.kv_rank, read_size(config, "kv_lora_rank"));
   QUIRE_ASSIGN(c.nope_dim, read_size(config, "qk_nope_head_dim"));
   QUIRE_ASSIGN(c.rope_dim, read_size(config, "qk_rope_head_dim"));
-  QUIRE_ASSIGN(c.v_dim, read_size(config, "v_head_dim"));
+  QUIRE_ASSIGN(c.v_dim, v_dim > 0 ? read_size_or(config, "v_head_dim", v_dim, 1) : read_size(config, "v_head_dim"));
   set_latent(out);
   QUIRE_ASSIGN(const bool bias, json::get_bool_or(config, "attention_bias", false));
   out.qkv_bias = out.o_bias = bias;
@@ -113,7 +113,7 @@ Result<DecoderConfig> minicpm3_from_hf(const json::Value& config) {
   constexpr std::string_view kMiniCpm[] = {"kv_lora_rank", "q_lora_rank", "attention_bias",
                                            "scale_emb",    "scale_depth", "dim_model_base"};
   QUIRE_TRY(refuse_unknown_maths(config, kMiniCpm));
-  QUIRE_TRY(read_mla(config, out));
+  QUIRE_TRY(read_mla(config, out, out.hidden / out.heads));  // the released model has no v_head_dim
   QUIRE_ASSIGN(out.embedding_scale, read_factor(config, "scale_emb", 1.0));
   QUIRE_ASSIGN(const float depth, read_factor(config, "scale_depth", 1.0));
   QUIRE_ASSIGN(const int64_t base, read_size_or(config, "dim_model_base", out.hidden, 1));

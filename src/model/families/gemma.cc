@@ -17,9 +17,9 @@ float root(int64_t n) {
 }
 
 // What all three have in common.
-Result<DecoderConfig> gemma_common_from_hf(const json::Value& config, double theta,
+Result<DecoderConfig> gemma_common_from_hf(const json::Value& config, const HfDefaults& defaults,
                                            std::span<const std::string_view> handled) {
-  QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, {.rope_theta = theta, .tied = true}));
+  QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, defaults));
   QUIRE_TRY(refuse_unknown_maths(config, handled));
   QUIRE_ASSIGN(const bool bias, json::get_bool_or(config, "attention_bias", false));
   out.qkv_bias = out.o_bias = bias;
@@ -51,7 +51,7 @@ constexpr std::string_view kHandled2[] = {"attn_logit_softcapping", "final_logit
                                           "query_pre_attn_scalar",  "attention_bias",          "layer_types"};
 
 Result<DecoderConfig> gemma2_from_hf(const json::Value& config) {
-  QUIRE_ASSIGN(DecoderConfig out, gemma_common_from_hf(config, 10000.0, kHandled2));
+  QUIRE_ASSIGN(DecoderConfig out, gemma_common_from_hf(config, {.tied = true}, kHandled2));
   QUIRE_ASSIGN(out.attention_soft_cap, soft_cap(config, "attn_logit_softcapping", 50.0));
   QUIRE_ASSIGN(out.logits_soft_cap, soft_cap(config, "final_logit_softcapping", 30.0));
   QUIRE_TRY(read_query_scale(config, out));
@@ -69,7 +69,15 @@ void make_bidirectional(DecoderConfig& out) {
 }
 
 Result<DecoderConfig> gemma3_from_hf(const json::Value& config) {
-  QUIRE_ASSIGN(DecoderConfig out, gemma_common_from_hf(config, 1e6, kHandled2));
+  // The released models with vision leave out what their class has by default.
+  constexpr HfDefaults kDefaults = {.rope_theta = 1e6,
+                                    .tied = true,
+                                    .vocab_size = 262208,
+                                    .heads = 8,
+                                    .kv_heads = 4,
+                                    .head_dim = 256,
+                                    .max_position = 131072};
+  QUIRE_ASSIGN(DecoderConfig out, gemma_common_from_hf(config, kDefaults, kHandled2));
   QUIRE_ASSIGN(out.attention_soft_cap, soft_cap(config, "attn_logit_softcapping", 0.0));
   QUIRE_ASSIGN(out.logits_soft_cap, soft_cap(config, "final_logit_softcapping", 0.0));
   QUIRE_TRY(read_query_scale(config, out));
@@ -140,7 +148,7 @@ constexpr std::string_view kHandled4[] = {
     "query_pre_attn_scalar",   "num_experts",    "moe_intermediate_size"};
 
 Result<DecoderConfig> gemma4_from_hf(const json::Value& config) {
-  QUIRE_ASSIGN(DecoderConfig out, gemma_common_from_hf(config, 1e6, kHandled4));
+  QUIRE_ASSIGN(DecoderConfig out, gemma_common_from_hf(config, {.rope_theta = 1e6, .tied = true}, kHandled4));
   QUIRE_ASSIGN(const bool moe, json::get_bool_or(config, "enable_moe_block", false));
   if (moe) {
     QUIRE_ASSIGN(out.moe.experts, read_size(config, "num_experts"));

@@ -10,9 +10,13 @@ namespace {
 constexpr std::string_view kLfmHandled[] = {"layer_types", "num_experts", "moe_intermediate_size"};
 
 Result<DecoderConfig> lfm_common_from_hf(const json::Value& config) {
-  QUIRE_ASSIGN(
-      DecoderConfig out,
-      read_common_hf(config, {.rope_theta = 1e6, .tied = true, .norm_eps = 1e-5, .norm_eps_field = "norm_eps"}));
+  QUIRE_ASSIGN(const int64_t width, read_size_or(config, "block_ff_dim", 0));  // wins over intermediate_size
+  QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, {.rope_theta = 1e6,
+                                                          .tied = true,
+                                                          .norm_eps = 1e-5,
+                                                          .norm_eps_field = "norm_eps",
+                                                          .has_intermediate = width == 0}));
+  if (width > 0) out.intermediate = width;
   const json::Value* tied = config.find("tie_embedding");  // the name in the first files
   if (tied != nullptr && tied->is_bool()) out.tied_embeddings = tied->as_bool();
   QUIRE_TRY(refuse_unknown_maths(config, kLfmHandled));

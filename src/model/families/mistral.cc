@@ -17,7 +17,10 @@ Result<DecoderConfig> mistral_from_hf(const json::Value& config) {
   return out;
 }
 
+// Models with vision have the class Mistral3ForConditionalGeneration, whichever of the two their text part is.
 Result<DecoderConfig> ministral3_from_hf(const json::Value& config) {
+  QUIRE_ASSIGN(const std::string model_type, json::get_string_or(config, "model_type", ""));
+  if (model_type == "mistral") return mistral_from_hf(config);
   QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, {.norm_eps = 1e-5}));
   QUIRE_TRY(refuse_unknown_maths(config, std::span(kMistralHandled).first(2)));
   QUIRE_TRY(read_windows(config, out, 0));
@@ -73,8 +76,11 @@ constexpr PartName kMixtralNames[] = {
 
 const Family kMistralFamily = {"mistral", {"MistralForCausalLM"}, {}, mistral_from_hf, mistral_from_gguf};
 const Family kMinistralFamily = {"ministral", {"MinistralForCausalLM"}, {}, mistral_from_hf, mistral_from_gguf};
-const Family kMinistral3Family = {
-    "ministral3", {"Ministral3ForCausalLM"}, {"mistral3"}, ministral3_from_hf, mistral_from_gguf};
+const Family kMinistral3Family = {"ministral3",
+                                  {"Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"},
+                                  {"mistral3"},
+                                  ministral3_from_hf,
+                                  mistral_from_gguf};
 const Family kMixtralFamily = {"mixtral",       {"MixtralForCausalLM"}, {},
                                mixtral_from_hf, mistral_from_gguf,      kMixtralNames};
 

@@ -60,7 +60,13 @@ Result<DecoderConfig> qwen3_from_gguf(const weights::GgufMetadata& metadata, std
 Result<DecoderConfig> qwen3_moe_from_hf(const json::Value& config) {
   QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, {}));
   QUIRE_TRY(refuse_unknown_maths(config, kQwenHandled));
-  QUIRE_TRY(read_qwen_windows(config, out));
+  // A window is in all layers, whatever max_window_layers and layer_types say. It is off in all released files.
+  QUIRE_ASSIGN(const bool slides, json::get_bool_or(config, "use_sliding_window", false));
+  LayerConfig layer;
+  if (slides) {
+    QUIRE_ASSIGN(layer.window, read_sliding_window(config));
+  }
+  out.per_layer.assign(static_cast<size_t>(out.layers), layer);
   QUIRE_ASSIGN(const bool bias, json::get_bool_or(config, "attention_bias", false));
   out.qkv_bias = out.o_bias = bias;
   out.qk_norm = QkNorm::kPerHead;

@@ -101,11 +101,14 @@ RopeFrequencies rope_frequencies(const RopeConfig& c, int64_t max_model_len) {
       apply_llama3(c, freq);
       break;
     case RopeType::kLongRope: {
-      const auto& factors = max_model_len > c.original_max_position ? c.long_factors : c.short_factors;
+      const bool is_long = max_model_len > c.original_max_position;
+      const auto& factors = is_long ? c.long_factors : c.short_factors;
+      const double mscale = is_long ? c.long_mscale : c.short_mscale;
       QUIRE_CHECK(factors.size() == freq.size());
       for (size_t i = 0; i < freq.size(); ++i) freq[i] /= factors[i];
       const double scale = c.factor;
-      attention = c.attention_factor > 0 ? c.attention_factor
+      attention = mscale > 0               ? mscale
+                  : c.attention_factor > 0 ? c.attention_factor
                   : scale <= 1
                       ? 1.0
                       : std::sqrt(1 + std::log(scale) / std::log(static_cast<double>(c.original_max_position)));

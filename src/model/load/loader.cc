@@ -109,6 +109,7 @@ std::string Loader::name(Part part, int64_t layer, int64_t expert) const {
     return out.replace(0, kLayers.size(), config().layer_prefix);
   }
   if (!gguf() && out.starts_with("model.")) out.replace(0, 6, config().text_prefix);
+  if (!gguf() && part == Part::kHead) out.insert(0, config().head_prefix);
   return out;
 }
 

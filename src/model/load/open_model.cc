@@ -57,6 +57,16 @@ json::Value text_part(const json::Value& config) {
   return out;
 }
 
+// An object for a part of a model with vision or audio (text_config) changes the members that it names and no others.
+void override_member(const std::string& name, const json::Value& value, json::Value& config) {
+  const json::Value* old = config.find(name);
+  const bool part = name.ends_with("_config") && name != "quantization_config";
+  if (!part || old == nullptr || !old->is_object() || !value.is_object()) return config.set(name, value);
+  json::Value changed = *old;
+  for (const auto& [inner, inner_value] : value.as_object()) changed.set(inner, inner_value);
+  config.set(name, std::move(changed));
+}
+
 // Puts the members of --hf-overrides in the place of those of config.json.
 Status override_config(const std::string& overrides, json::Value& config) {
   if (overrides.empty()) return {};
@@ -64,7 +74,7 @@ Status override_config(const std::string& overrides, json::Value& config) {
   if (!members.ok() || !members->is_object() || !config.is_object()) {
     return invalid_argument("--hf-overrides must be a JSON object, such as {\"is_matryoshka\": true}");
   }
-  for (const auto& [name, value] : members->as_object()) config.set(name, value);
+  for (const auto& [name, value] : members->as_object()) override_member(name, value, config);
   return {};
 }
 
@@ -113,6 +123,15 @@ std::string find_text_prefix(const weights::WeightSource& source, const Family& 
   return "model.";
 }
 
+// What stands before the name of the LM head: the text part of Mistral 3 and of some others has its own one.
+std::string find_head_prefix(const weights::WeightSource& source) {
+  constexpr const char* kPrefix = "language_model.";
+  const std::vector<std::string> names = source.names();
+  const std::string head = std::string(kPrefix) + "lm_head.";
+  const bool own = std::any_of(names.begin(), names.end(), [&](const auto& name) { return name.starts_with(head); });
+  return own ? kPrefix : "";
+}
+
 // The number of rows of the first k_proj, or 0 if no layer has one.
 int64_t k_rows(const ModelFiles& files) {
   if (files.source->is_dummy()) return 0;
@@ -145,6 +164,31 @@ std::optional<DType> most_frequent_dtype(const ModelFiles& files) {
   const auto most = std::ranges::max_element(counts, {}, &Count::key);
   if (most->matrices == 0 && most->vectors == 0) return std::nullopt;
   return most->dtype;
+}
+
+// A head of its own beside the embedding is used although the config says that it is tied, as in transformers: someone
+// trained it and left the config as it was. A copy of the embedding is not used. To be quick on files that are not in
+// memory, only every 64th row and the rows at the end, which tokens get that are added later, are compared.
+bool has_own_head(const ModelFiles& files) {
+  const auto find = [&](Part part) {
+    std::string name = files.family->name_of(part, 0, false);
+    if (name.starts_with("model.")) name.replace(0, 6, files.config.text_prefix);
+    if (part == Part::kHead) name.insert(0, files.config.head_prefix);
+    return files.source->find(name + ".weight");
+  };
+  const weights::TensorRef* head = find(Part::kHead);
+  const weights::TensorRef* embedding = find(Part::kEmbedding);
+  if (head == nullptr || embedding == nullptr || head->shape.size() != 2 || head->shape != embedding->shape)
+    return false;
+  if (head->shape[0] < 1) return false;
+  if (head->dtype != embedding->dtype) return !is_quantised(head->dtype) && !is_quantised(embedding->dtype);
+  constexpr size_t kStep = 64;
+  const auto rows = static_cast<size_t>(head->shape[0]);
+  const size_t row = head->data.size() / rows;
+  for (size_t r = 0; r < rows; r += r + kStep < rows ? kStep : 1) {
+    if (std::memcmp(head->data.data() + r * row, embedding->data.data() + r * row, row) != 0) return true;
+  }
+  return false;
 }
 
 // rope_freqs and rope_factors_{long,short}: tensors in GGUF, lists in config.json.
@@ -285,12 +329,17 @@ Result<ModelFiles> open_model(const fs::path& path, const LoadOptions& options) 
     } else {
       QUIRE_TRY(read_hf(out.files.folder / "config.json", options, out));
       out.config.text_prefix = find_text_prefix(*out.source, *out.family);
+      out.config.head_prefix = find_head_prefix(*out.source);
+      if (out.config.tied_embeddings && out.config.has_head) out.config.tied_embeddings = !has_own_head(out);
       if (!out.config.dtype_given) out.config.dtype = most_frequent_dtype(out).value_or(out.config.dtype);
     }
     out.quantised = out.scheme.method != weights::QuantMethod::kNone || any_quantised(*out.source);
   }
   auto status = complete(out.config, k_rows(out));
-  if (!status.ok()) return in_file(out.files.file, status.error());
+  if (!status.ok()) {
+    return in_file(out.gguf != nullptr || options.dummy ? out.files.file : out.files.folder / "config.json",
+                   status.error());
+  }
   QUIRE_TRY(convert_pooler(options.convert, out.config, out.pooler));
   QUIRE_TRY(apply_pooler_flag(options.pooler_config, out.pooler));
   return out;
