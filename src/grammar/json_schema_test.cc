@@ -260,6 +260,28 @@ TEST(JsonSchema, RefusesWithTheKeywordAndItsPlace) {
   EXPECT_NE(Schema("false").error(), "");
 }
 
+TEST(JsonSchema, WhiteSpaceIsBoundedUnlessAPatternSaysOtherwise) {
+  const char* schema = R"({"type":"object","properties":{"a":{"type":"array"}}})";
+  for (const std::string space : {"", " ", "\t", "\n", "\r\n", "\n\n", "\n\t\t"}) {
+    EXPECT_TRUE(Schema(schema).accepts("{" + space + "\"a\"" + space + ":" + space + "[" + space + "1" + space + "," +
+                                       space + "2" + space + "]" + space + "}"))
+        << json::dump(space);
+  }
+  EXPECT_TRUE(Schema(schema).accepts("{\n" + std::string(40, ' ') + "\"a\":[{\n\t\"b\": {\n}}]\n}"));
+  for (const std::string space : {"  ", "\t ", "\n\n\n", "\n \n \n"}) {
+    for (const char* gap : {"{_\"a\":[]}", "{\"a\"_:[]}", "{\"a\":_[]}", "{\"a\":[_]}", "{\"a\":[1_,2]}", "{\"a\":[]_}",
+                            "{_}", "{\"a\":[{_}]}", "{\"a\":[{\"b\":1,_\"c\":2}]}"}) {
+      std::string text = gap;
+      text.replace(text.find('_'), 1, space);
+      EXPECT_FALSE(Schema(schema).accepts(text)) << text;
+    }
+  }
+  EXPECT_FALSE(Schema(schema).accepts("{\n" + std::string(41, ' ') + "\"a\":[]}"));
+  JsonOptions any;
+  any.whitespace_pattern = "[ \\t\\n\\r]*";
+  EXPECT_TRUE(Schema(schema, any).accepts("{\n\n\n \"a\"" + std::string(100, '\t') + ":[]}"));
+}
+
 TEST(JsonSchema, Options) {
   const char* schema = R"({"properties":{"a":{"type":"array"}}})";
   JsonOptions compact;
