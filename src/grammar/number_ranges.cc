@@ -375,18 +375,14 @@ Regex NumberSets::multiples(const Decimal& divisor) {
   return with_sign(store_.either(options));
 }
 
-// The texts of a range without exponents. `written`: only the texts that text() gives, with at most one zero after an
-// integer's point.
+// The texts of a range without exponents. `written`: only the texts that text() gives, which has integers without a
+// point.
 Regex NumberSets::range_regex(const NumberRange& range, bool written) {
   std::vector<Regex> parts;
   if (range.low) parts.push_back(at_least(*range.low, range.low_open));
   if (range.high) parts.push_back(at_most(*range.high, range.high_open));
   for (const Decimal& divisor : range.divisors) parts.push_back(multiples(divisor));
-  if (range.integer) {
-    Regex after = fraction(true);
-    if (written && !strict_integers_) after = store_.optional(store_.literal(".0"));
-    parts.push_back(with_sign(store_.concat(whole(), after)));
-  }
+  if (range.integer) parts.push_back(with_sign(written ? whole() : store_.concat(whole(), fraction(true))));
   if (parts.empty()) return with_sign(store_.concat(whole(), fraction(false)));
   Regex out = parts.back();
   for (size_t i = 0; i + 1 < parts.size(); ++i) out = store_.both(out, parts[i]);
@@ -425,14 +421,14 @@ Regex NumberSets::text_of_value(const Decimal& value) {
   if (needs_digits(value)) return store_.literal((value.negative ? "-" : "") + value.digits);
   const std::string places = fraction_digits(value);
   Regex text = store_.literal(whole_digits(value) + (places.empty() ? "" : "." + places));
-  if (places.empty()) text = store_.concat(text, store_.optional(store_.literal(".0")));
   if (value.is_zero()) return with_sign(text);
   if (value.negative) text = store_.concat(store_.literal("-"), text);
   if (const std::optional<Regex> printed = printed_with_exponent(value)) text = store_.either(text, *printed);
   return text;
 }
 
-// Many values share the beginnings of their texts.
+// Many values share the beginnings of their texts. Beside values that are no integers, an integer may be written as
+// they are, with a point.
 Regex NumberSets::text_of_values(const std::vector<Decimal>& values) {
   std::vector<std::string> integers;
   std::vector<Regex> options;
@@ -445,8 +441,11 @@ Regex NumberSets::text_of_values(const std::vector<Decimal>& values) {
   }
   std::sort(integers.begin(), integers.end());
   integers.erase(std::unique(integers.begin(), integers.end()), integers.end());
-  if (!integers.empty())
-    options.push_back(store_.concat(either_of_literals(store_, integers), store_.optional(store_.literal(".0"))));
+  if (!integers.empty()) {
+    const bool only_integers = std::ranges::all_of(values, &Decimal::is_integer);
+    const Regex after = only_integers ? store_.empty() : store_.optional(store_.literal(".0"));
+    options.push_back(store_.concat(either_of_literals(store_, integers), after));
+  }
   return store_.either(options);
 }
 
@@ -626,11 +625,13 @@ Regex NumberSets::text(const NumberSet& a) {
     const Regex parts[] = {plain, exponent_regex(exponents_of(a.range)), tiny(a.range)};
     return store_.either(parts);
   }
-  // A fraction of zeros alone is written as ".0".
+  // A fraction of zeros alone is written as ".0", and in a set of integers not at all.
   const Regex any = digits(0, std::nullopt);
-  const Regex after = store_.either(
-      store_.literal(".0"), store_.concat(store_.literal("."), store_.concat(any, store_.concat(digit(1, 9), any))));
-  const Regex written = with_sign(store_.concat(whole(), store_.optional(after)));
+  const Regex places = store_.concat(store_.literal("."), store_.concat(any, store_.concat(digit(1, 9), any)));
+  const Regex broken = store_.both(a.regex, with_sign(store_.concat(whole(), places)));
+  const bool only_integers = store_.is_nothing(broken).value_or(false);
+  const Regex after = only_integers ? store_.empty() : store_.optional(store_.either(store_.literal(".0"), places));
+  const Regex written = with_sign(store_.concat(whole(), after));
   return store_.either(store_.both(a.regex, written), exponent_regex(a.exponents));
 }
 
