@@ -113,7 +113,13 @@ TEST(JsonSchema, Numbers) {
        {"3", "3.0", "4.0", "5", "7"}},
       // Integers are digits alone: many programs read 2.0 as no integer. Other numbers may have the point.
       {R"({"type":"integer"})", {"2", "-0", "2000000"}, {"2.0", "2.00", "0.0", "-0.0", "2e0"}},
-      {R"({"type":"integer","not":{"const":3}})", {"2", "33"}, {"3", "2.0"}},
+      {R"({"type":"integer","not":{"const":3}})", {"2", "33"}, {"3", "2.0", "2e3", "0e5"}},
+      {R"({"type":"integer","not":{"minimum":5}})", {"4", "-2000"}, {"5", "-2e3", "-9E19597", "0E2"}},
+      // Exponents that no double has would be read as infinity or zero.
+      {R"({"type":"number"})", {"1e307", "2.5E-07", "1e-300"}, {"1e308", "1e-400", "1e+1000", "0e99999"}},
+      {R"({"type":"number","exclusiveMinimum":0})",
+       {"1e307", "1e-05", "1e-99", "2e-307"},
+       {"1e-308", "6E-465", "1e99999"}},
       {R"({"type":"number","not":{"const":3}})", {"2", "2.0", "3.5"}, {"3", "3.0"}},
       {R"({"type":"number","not":{"type":"integer"}})", {"2.5"}, {"2", "2.0"}},
       {R"({"enum":[0.5,1,2]})", {"0.5", "1", "1.0", "2.0"}, {"0.50", "3"}},

@@ -456,8 +456,8 @@ Regex NumberSets::tiny(const NumberRange& range) {
   const Decimal zero, limit{false, "1", -4}, minus_limit{true, "1", -4};
   const Regex mantissa =
       store_.concat(digit(1, 9), store_.optional(store_.concat(store_.literal("."), digits(1, std::nullopt))));
-  const Regex power = store_.either(store_.concat(store_.optional(digit(0, 0)), digit(5, 9)),
-                                    store_.concat(digit(1, 9), digits(1, std::nullopt)));
+  const Regex few = store_.concat(store_.optional(digit(0, 0)), digit(5, 9));
+  const Regex power = store_.either(few, store_.both(power_digits(), store_.concat(digit(1, 9), digits(1, 2))));
   const Regex parts[] = {mantissa, store_.bytes(ByteSet::of("eE")), store_.literal("-"), power};
   const Regex magnitude = store_.concat(parts);
   std::vector<Regex> options;
@@ -468,9 +468,16 @@ Regex NumberSets::tiny(const NumberRange& range) {
   return store_.either(options);
 }
 
+// The digits of an exponent, up to 307: readers of larger ones get infinity or zero, or refuse them.
+Regex NumberSets::power_digits() {
+  const Regex parts[] = {digits(1, 2), store_.concat(digit(1, 2), digits(2, 2)),
+                         store_.concat(store_.literal("30"), digit(0, 7))};
+  return store_.either(parts);
+}
+
 Regex NumberSets::exponent_regex(const std::array<Truth, kExponentClasses>& classes) {
   const Regex e = store_.bytes(ByteSet::of("eE"));
-  const Regex power = digits(1, std::nullopt);
+  const Regex power = power_digits();
   const Regex any_power = store_.concat(e, store_.concat(store_.optional(store_.bytes(ByteSet::of("+-"))), power));
   const Regex up = store_.concat(e, store_.concat(store_.optional(store_.literal("+")), power));
   const Regex down = store_.concat(e, store_.concat(store_.literal("-"), power));
@@ -619,7 +626,7 @@ Regex NumberSets::text(const NumberSet& a) {
     if (a.range.unbounded()) {
       const Regex power =
           store_.concat(store_.bytes(ByteSet::of("eE")),
-                        store_.concat(store_.optional(store_.bytes(ByteSet::of("+-"))), digits(1, std::nullopt)));
+                        store_.concat(store_.optional(store_.bytes(ByteSet::of("+-"))), power_digits()));
       return store_.concat(plain, store_.optional(power));
     }
     const Regex parts[] = {plain, exponent_regex(exponents_of(a.range)), tiny(a.range)};
@@ -629,8 +636,8 @@ Regex NumberSets::text(const NumberSet& a) {
   const Regex any = digits(0, std::nullopt);
   const Regex places = store_.concat(store_.literal("."), store_.concat(any, store_.concat(digit(1, 9), any)));
   const Regex broken = store_.both(a.regex, with_sign(store_.concat(whole(), places)));
-  const bool only_integers = store_.is_nothing(broken).value_or(false);
-  const Regex after = only_integers ? store_.empty() : store_.optional(store_.either(store_.literal(".0"), places));
+  if (store_.is_nothing(broken).value_or(false)) return store_.both(a.regex, with_sign(whole()));
+  const Regex after = store_.optional(store_.either(store_.literal(".0"), places));
   const Regex written = with_sign(store_.concat(whole(), after));
   return store_.either(store_.both(a.regex, written), exponent_regex(a.exponents));
 }

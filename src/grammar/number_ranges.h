@@ -111,6 +111,7 @@ class NumberSets {
   std::optional<Regex> printed_with_exponent(const Decimal& value);
   Regex text_of_values(const std::vector<Decimal>& values);
   Regex tiny(const NumberRange& range);
+  Regex power_digits();
   Regex exponent_regex(const std::array<Truth, kExponentClasses>& classes);
 
   RegexStore& store_;
