@@ -276,6 +276,22 @@ TEST(JsonSchema, RefusesWithTheKeywordAndItsPlace) {
   EXPECT_NE(Schema("false").error(), "");
 }
 
+TEST(JsonSchema, WritesNoEndlessNumbers) {
+  const std::string most(64, '3'), more(65, '3');
+  for (const char* schema : {R"({"type":"integer"})", R"({"type":"integer","minimum":2})", R"({"type":"number"})",
+                             R"({"type":"number","exclusiveMinimum":0.5})", R"({"multipleOf":3})", "{}",
+                             R"({"type":"integer","not":{"const":7}})", R"({"type":"number","not":{"const":7}})"}) {
+    EXPECT_TRUE(Schema(schema).accepts(most)) << schema;
+    EXPECT_FALSE(Schema(schema).accepts(more)) << schema;
+    EXPECT_FALSE(Schema(schema).accepts(more + "e5")) << schema;
+  }
+  for (const char* schema : {R"({"type":"number"})", R"({"minimum":-3})", R"({"not":{"const":7}})"}) {
+    EXPECT_TRUE(Schema(schema).accepts("1." + most)) << schema;
+    EXPECT_FALSE(Schema(schema).accepts("1." + more)) << schema;
+    EXPECT_FALSE(Schema(schema).accepts("1." + more + "e5")) << schema;
+  }
+}
+
 TEST(JsonSchema, WhiteSpaceIsBoundedUnlessAPatternSaysOtherwise) {
   const char* schema = R"({"type":"object","properties":{"a":{"type":"array"}}})";
   for (const std::string space : {"", " ", "\t", "\n", "\r\n", "\n\n", "\n\t\t"}) {

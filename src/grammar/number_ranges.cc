@@ -16,6 +16,10 @@ namespace quire::grammar::schema {
 
 namespace {
 
+// The most digits that are written in a row. A small model may otherwise write digits until max_tokens, because one
+// more is always allowed.
+constexpr int64_t kMaxWritten = 64;
+
 constexpr int64_t kMaxDigits = 400;
 
 Decimal normal(bool negative, std::string digits, int64_t exponent) {
@@ -254,6 +258,10 @@ Regex NumberSets::whole() {
   return store_.either(digit(0, 0), store_.concat(digit(1, 9), digits(0, std::nullopt)));
 }
 
+Regex NumberSets::short_whole() {
+  return store_.either(digit(0, 0), store_.concat(digit(1, 9), digits(0, kMaxWritten - 1)));
+}
+
 // Whole parts greater than this one.
 Regex NumberSets::integer_above(std::string_view bound) {
   const int64_t length = static_cast<int64_t>(bound.size());
@@ -376,14 +384,18 @@ Regex NumberSets::multiples(const Decimal& divisor) {
 }
 
 // The texts of a range without exponents. `written`: only the texts that text() gives, which has integers without a
-// point.
+// point, and no more than kMaxWritten digits in a row.
 Regex NumberSets::range_regex(const NumberRange& range, bool written) {
   std::vector<Regex> parts;
   if (range.low) parts.push_back(at_least(*range.low, range.low_open));
   if (range.high) parts.push_back(at_most(*range.high, range.high_open));
   for (const Decimal& divisor : range.divisors) parts.push_back(multiples(divisor));
-  if (range.integer) parts.push_back(with_sign(written ? whole() : store_.concat(whole(), fraction(true))));
-  if (parts.empty()) return with_sign(store_.concat(whole(), fraction(false)));
+  if (written) {
+    const Regex places = store_.concat(store_.literal("."), digits(1, kMaxWritten));
+    parts.push_back(with_sign(range.integer ? short_whole() : store_.concat(short_whole(), store_.optional(places))));
+  } else if (range.integer || parts.empty()) {
+    parts.push_back(with_sign(store_.concat(whole(), fraction(range.integer))));
+  }
   Regex out = parts.back();
   for (size_t i = 0; i + 1 < parts.size(); ++i) out = store_.both(out, parts[i]);
   return out;
@@ -455,7 +467,7 @@ Regex NumberSets::tiny(const NumberRange& range) {
   if (range.integer || !range.divisors.empty()) return store_.nothing();
   const Decimal zero, limit{false, "1", -4}, minus_limit{true, "1", -4};
   const Regex mantissa =
-      store_.concat(digit(1, 9), store_.optional(store_.concat(store_.literal("."), digits(1, std::nullopt))));
+      store_.concat(digit(1, 9), store_.optional(store_.concat(store_.literal("."), digits(1, kMaxWritten))));
   const Regex few = store_.concat(store_.optional(digit(0, 0)), digit(5, 9));
   const Regex power = store_.either(few, store_.both(power_digits(), store_.concat(digit(1, 9), digits(1, 2))));
   const Regex parts[] = {mantissa, store_.bytes(ByteSet::of("eE")), store_.literal("-"), power};
@@ -483,14 +495,14 @@ Regex NumberSets::exponent_regex(const std::array<Truth, kExponentClasses>& clas
   const Regex down = store_.concat(e, store_.concat(store_.literal("-"), power));
   const Regex point = store_.literal(".");
   const Regex minus = store_.literal("-");
-  const Regex positive = store_.concat(digit(1, 9), digits(0, std::nullopt));
+  const Regex positive = store_.concat(digit(1, 9), digits(0, kMaxWritten - 1));
   const Regex integers = store_.concat(positive, up);
-  const Regex small = store_.concat(store_.concat(store_.literal("0."), store_.repeat(digit(0, 0), 0)),
+  const Regex small = store_.concat(store_.concat(store_.literal("0."), store_.repeat(digit(0, 0), 0, kMaxWritten)),
                                     store_.concat(positive, any_power));
   const Regex others = store_.either(std::vector<Regex>{
-      small, store_.concat(positive, store_.concat(point, store_.concat(digits(1, std::nullopt), any_power))),
+      small, store_.concat(positive, store_.concat(point, store_.concat(digits(1, kMaxWritten), any_power))),
       store_.concat(positive, down)});
-  const Regex zero_fraction = store_.optional(store_.concat(point, store_.repeat(digit(0, 0), 1)));
+  const Regex zero_fraction = store_.optional(store_.concat(point, store_.repeat(digit(0, 0), 1, kMaxWritten)));
   std::vector<Regex> options;
   if (classes[0] == Truth::kYes)
     options.push_back(with_sign(store_.concat(digit(0, 0), store_.concat(zero_fraction, any_power))));
@@ -636,9 +648,10 @@ Regex NumberSets::text(const NumberSet& a) {
   const Regex any = digits(0, std::nullopt);
   const Regex places = store_.concat(store_.literal("."), store_.concat(any, store_.concat(digit(1, 9), any)));
   const Regex broken = store_.both(a.regex, with_sign(store_.concat(whole(), places)));
-  if (store_.is_nothing(broken).value_or(false)) return store_.both(a.regex, with_sign(whole()));
-  const Regex after = store_.optional(store_.either(store_.literal(".0"), places));
-  const Regex written = with_sign(store_.concat(whole(), after));
+  if (store_.is_nothing(broken).value_or(false)) return store_.both(a.regex, with_sign(short_whole()));
+  const Regex few = store_.both(places, store_.concat(store_.literal("."), digits(1, kMaxWritten)));
+  const Regex after = store_.optional(store_.either(store_.literal(".0"), few));
+  const Regex written = with_sign(store_.concat(short_whole(), after));
   return store_.either(store_.both(a.regex, written), exponent_regex(a.exponents));
 }
 

@@ -96,6 +96,7 @@ class NumberSets {
   Regex digits(int64_t min, std::optional<int64_t> max);
   Regex fraction(bool integer);
   Regex whole();
+  Regex short_whole();
   Regex integer_above(std::string_view digits);
   Regex integer_below(std::string_view digits);
   Regex fraction_above(std::string_view digits, bool or_equal);
