@@ -45,27 +45,43 @@ std::string AnswerReader::joined(Kind kind) const {
 }
 
 void AnswerReader::read(llm::Delta& delta, std::vector<AnswerEvent>& events) {
-  if (format_->keep_rows) append_rows(rows_, delta.logprobs);
   if (!parser_) {
+    if (format_->keep_rows) append_rows(rows_, delta.logprobs);
     AnswerEvent event;
     event.text = std::move(delta.text);
     return give(std::move(event), events);
   }
-  parsed_.clear();
-  const bool before = parser_->in_reasoning();
-  parser_->feed(delta.text, parsed_);
-  // Tokens that leave the parser inside the reasoning belong to it; the marker that begins or ends it does not. A model
-  // may write the marker although the answer begins inside the reasoning.
-  const bool marker = std::ranges::find(reasoning_starts_, delta.text) != reasoning_starts_.end();
-  if (before && parser_->in_reasoning() && !marker) reasoning_tokens_ += static_cast<int64_t>(delta.tokens.size());
   const bool ended = delta.finish != engine::FinishReason::kNone;
-  if (ended) parser_->finish(delta.finish == engine::FinishReason::kLength, parsed_);
-  for (markup::Event& event : parsed_) take(std::move(event), events);
+  const size_t steps = std::max<size_t>(delta.text_ends.size(), 1);
+  for (size_t i = 0, begin = 0; i < steps; ++i) {
+    const size_t end = delta.text_ends.empty() ? delta.text.size() : delta.text_ends[i];
+    parsed_.clear();
+    if (format_->keep_rows && i < delta.logprobs.size()) rows_.push_back(delta.logprobs[i]);
+    read_token(std::string_view(delta.text).substr(begin, end - begin), !delta.tokens.empty());
+    if (ended && i + 1 == steps) parser_->finish(delta.finish == engine::FinishReason::kLength, parsed_);
+    for (markup::Event& event : parsed_) take(std::move(event), events);
+    begin = end;
+  }
   if (ended && calls_ == 0 && !blanks_.empty()) {
     AnswerEvent rest;
     rest.text = std::exchange(blanks_, {});
     give(std::move(rest), events);
   }
+}
+
+// Parses what one token (or, without one, the end) adds to the text.
+void AnswerReader::read_token(std::string_view text, bool has_token) {
+  const bool before = parser_->in_reasoning();
+  parser_->feed(text, parsed_);
+  const bool after = parser_->in_reasoning();
+  // Tokens that leave the parser inside the reasoning belong to it; the marker that begins or ends it does not. A model
+  // may write the marker although the answer begins inside the reasoning.
+  const bool marker = std::ranges::find(reasoning_starts_, text) != reasoning_starts_.end();
+  if (before && after && !marker && has_token) ++reasoning_tokens_;
+  // Content may begin in the token that ends the marker, but in none before it.
+  if (!before || after || rows_.empty()) return;
+  const bool content = std::ranges::any_of(parsed_, [](const auto& event) { return event.kind == Kind::kContent; });
+  rows_.erase(rows_.begin(), rows_.end() - (content ? 1 : 0));
 }
 
 void AnswerReader::take(markup::Event event, std::vector<AnswerEvent>& events) {

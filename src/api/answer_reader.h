@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "api/call_ids.h"
@@ -59,6 +60,7 @@ class AnswerReader {
   int64_t reasoning_tokens() const { return reasoning_tokens_; }
 
  private:
+  void read_token(std::string_view text, bool has_token);
   void take(markup::Event event, std::vector<AnswerEvent>& events);
   void take_content(std::string text, std::vector<AnswerEvent>& events);
   void give(AnswerEvent event, std::vector<AnswerEvent>& events);

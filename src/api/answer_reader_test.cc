@@ -100,8 +100,54 @@ TEST(AnswerReader, GivesContentItsLogprobs) {
   const AnswerPart& last = reader.parts().back();
   ASSERT_EQ(last.kind, Kind::kContent);
   ASSERT_FALSE(last.logprobs.empty());
-  EXPECT_EQ(last.logprobs.back()[0].token, 3);
-  EXPECT_LE(last.logprobs.size(), 3u) << "the token of the reasoning is not the content's";
+  ASSERT_EQ(last.logprobs.size(), 2u) << "neither the reasoning nor the marker is content";
+  EXPECT_EQ(last.logprobs[0][0].token, 2);
+  EXPECT_EQ(last.logprobs[1][0].token, 3);
+}
+
+// With accepted drafts a delta has several tokens; how many depends on other requests. The counts and the logprobs of
+// the content depended on it.
+TEST(AnswerReader, ReadsDeltasOfSeveralTokensAsThoseOfOne) {
+  const std::vector<std::string> texts = {"<think>",
+                                          "a",
+                                          "b",
+                                          "</",
+                                          "think>",
+                                          "\n\n",
+                                          "c",
+                                          " d",
+                                          "\n<tool_call>",
+                                          "{\"name\"",
+                                          ": \"f\", \"arguments\": {}}",
+                                          "</tool_",
+                                          "call>",
+                                          ""};
+  const auto read = [&](size_t most) {
+    auto format = hermes(true);
+    format->keep_rows = true;
+    AnswerReader reader(format);
+    std::vector<AnswerEvent> events;
+    for (size_t i = 0; i < texts.size();) {
+      llm::Delta delta;
+      for (const size_t begin = i; i < texts.size() && i < begin + most; ++i) {
+        delta.text += texts[i];
+        delta.tokens.push_back(static_cast<int32_t>(i));
+        delta.logprobs.push_back({{static_cast<int32_t>(i), -1.0f, 1}});
+        if (most > 1) delta.text_ends.push_back(delta.text.size());
+      }
+      if (i == texts.size()) delta.finish = engine::FinishReason::kStop;
+      reader.read(delta, events);
+    }
+    std::string out = std::to_string(reader.reasoning_tokens());
+    for (const AnswerPart& part : reader.parts()) {
+      out += "|" + part.text + part.name;
+      for (const auto& row : part.logprobs) out += " " + std::to_string(row[0].token);
+    }
+    return out;
+  };
+  const std::string one = read(1);
+  EXPECT_EQ(one, "3|ab|c d 5 6 7|{}f");
+  for (size_t most = 2; most <= texts.size(); ++most) EXPECT_EQ(read(most), one) << most;
 }
 
 }  // namespace

@@ -13,6 +13,25 @@
 namespace quire::api {
 namespace {
 
+// The text with "x.gguf" for "/models/x.gguf": clients need not know how the server's disk is laid out.
+std::string without_folders(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size();) {
+    const char before = i == 0 ? ' ' : text[i - 1];
+    const bool quoted = before == '\'' || before == '"';
+    if (text[i] != '/' || (!quoted && before != ' ')) {
+      out += text[i++];
+      continue;
+    }
+    const size_t end = std::min(quoted ? text.find(before, i) : text.find_first_of(" ,;:", i), text.size());
+    std::string_view path = text.substr(i, end - i);
+    if (path.ends_with('/')) path.remove_suffix(1);
+    out += path.substr(path.find_last_of('/') + 1);
+    i = end;
+  }
+  return out;
+}
+
 ApiFailure unavailable_error(std::string message, int64_t retry_after_s = 0) {
   ApiError error{503, "Service Unavailable", std::move(message), ""};
   error.retry_after_s = retry_after_s;
@@ -86,7 +105,8 @@ void ModelPool::stop() {
 }
 
 ApiFailure ModelPool::load_error(const Entry& entry) const {
-  const std::string sentence = "The model `" + entry.name + "` could not be loaded: " + entry.failure->message;
+  const std::string sentence =
+      "The model `" + entry.name + "` could not be loaded: " + without_folders(entry.failure->message);
   const ErrorCode code = entry.failure->code;
   if (code == ErrorCode::kExhausted || code == ErrorCode::kUnavailable || code == ErrorCode::kCancelled) {
     return unavailable_error(sentence);
@@ -176,7 +196,7 @@ ModelPool::Info ModelPool::info(size_t model) const {
   out.waiting = entry.waiting.size();
   out.memory_bytes = entry.memory;
   if (entry.state == ModelState::kReady && entry.leases == 0) out.idle_s = seconds_since(entry.used);
-  if (entry.state == ModelState::kFailed) out.error = entry.failure->message;
+  if (entry.state == ModelState::kFailed) out.error = without_folders(entry.failure->message);
   out.loads = entry.loads;
   out.failures = entry.failures;
   out.load_s = entry.load_s;

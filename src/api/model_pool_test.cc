@@ -192,6 +192,17 @@ TEST(ModelPool, GivesAFailureToItsOwnRequestsOnly) {
   EXPECT_EQ(fakes.num_loads(1), 1u);
 }
 
+// A client was told the path of the file.
+TEST(ModelPool, SaysWhatFailedWithoutTheFoldersOfTheServer) {
+  Fakes fakes(3);
+  fakes.error[0] =
+      corrupt("'/srv/my models/a/b.gguf': it is damaged; /srv/c.json, too: see http://x/y, '/srv/a/' and 1/2");
+  auto pool = make_pool(fakes, two_models());
+  const char* shown = "'b.gguf': it is damaged; c.json, too: see http://x/y, 'a' and 1/2";
+  EXPECT_EQ(Ask(pool, 0).answer.get().error().message, std::string("The model `a` could not be loaded: ") + shown);
+  EXPECT_EQ(pool.info(0).error, shown);
+}
+
 TEST(ModelPool, TriesAFailedModelAgainLater) {
   Fakes fakes(3);
   fakes.error[0] = unavailable("the hub did not answer");

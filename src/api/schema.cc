@@ -182,7 +182,12 @@ ApiStatus check_field(const json::Value& value, const Field& field, const std::s
     return bad_field(where, {"must be ", what, ", got ", shorten(json::dump(value)), "."});
   };
   if (rules.refused != nullptr && !is_neutral(value)) return bad_field(where, rules.refused);
-  if (!has_type(value, field.type)) return must_be(type_text(field.type).phrase);
+  if (!has_type(value, field.type)) {
+    const bool too_large = field.type == FieldType::kInt && value.is_number() &&
+                           std::abs(value.as_double()) > 1e15;  // a seed of 64 bits without a sign, or 1e20
+    if (!too_large) return must_be(type_text(field.type).phrase);
+    return must_be("an integer from -9223372036854775808 to 9223372036854775807, written with digits alone");
+  }
   if (rules.no_empty_list && value.is_array() && value.as_array().empty()) {
     return bad_field(where, "must not be empty.");
   }

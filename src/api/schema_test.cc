@@ -47,6 +47,10 @@ TEST(Body, NamesTheFieldThatIsWrong) {
       {R"({"text": "a", "share": 0})", {"share", "share must be above 0 to 1, got 0."}},
       {R"({"text": "a", "count": 0})", {"count", "count must be at least 1, got 0."}},
       {R"({"text": "a", "count": 1.5})", {"count", "count must be an integer, got 1.5."}},
+      {R"({"text": "a", "count": 9223372036854775808})",
+       {"count",
+        "count must be an integer from -9223372036854775808 to 9223372036854775807, written with digits alone, got "
+        "9223372036854775808."}},
       {R"({"text": "a", "list": []})", {"list", "list must not be empty."}},
       {R"({"text": "a", "list": [-1]})", {"list", "list must be a list of token ids, got [-1]."}},
       {R"({"text": "a", "side": "top"})", {"side", "side must be left, right or both, got \"top\"."}},

@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "cli/hub/model_cache.h"
 
 namespace quire::cli {
 namespace {
@@ -174,8 +175,31 @@ Result<std::vector<std::string>> with_config_file(std::vector<std::string> argum
   return arguments;
 }
 
+namespace {
+
+// Without a MODEL in front of the flags, the second word behind a flag is the MODEL. If there is no such model, it was
+// meant for the flag. It is not repeated, because it may be a key.
+Status check_words_behind(const std::vector<std::string>& arguments, std::string_view flag) {
+  for (size_t i = 0; i + 2 < arguments.size() && arguments[i] != "--"; ++i) {
+    if (arguments[i] != flag) continue;
+    for (i += 2; i < arguments.size() && !arguments[i].starts_with('-'); ++i) {
+      const std::string& word = arguments[i];
+      const bool on_hub = word.find('/') != std::string::npos;  // perhaps; it is pulled then
+      if (on_hub || is_model_file(word) || resolve_model(word.substr(word.find('=') + 1)).ok()) continue;
+      return invalid_argument({"without a MODEL in front of the flags, the second word behind ", flag,
+                               " is the MODEL, and there is no such model; write quire serve MODEL ", flag,
+                               " with its words, or give ", flag, " once for each of them"});
+    }
+    --i;
+  }
+  return {};
+}
+
+}  // namespace
+
 Result<std::vector<std::string>> spread_lists(std::vector<std::string> arguments) {
   if (!begins_with_model(arguments) && !has_flag(arguments, "--model") && !has_flag(arguments, "--models-dir")) {
+    for (const char* flag : {"--api-key", "--served-model-name"}) QUIRE_TRY(check_words_behind(arguments, flag));
     return arguments;
   }
   std::vector<std::string> out;

@@ -16,7 +16,7 @@ Result<std::vector<std::string>> with_config_file(std::vector<std::string> argum
 
 // Gives each word behind --api-key and --served-model-name a flag of its own, as vLLM reads them: `serve MODEL
 // --api-key K1 K2`. Without a MODEL in front of the flags the second word is the MODEL. An error if a key is a model's
-// file.
+// file, or if that second word is no model.
 Result<std::vector<std::string>> spread_lists(std::vector<std::string> arguments);
 
 // Joins --FLAG.MEMBER VALUE and --FLAG.MEMBER=VALUE of one flag into --FLAG=JSON, as vLLM does. A member may have

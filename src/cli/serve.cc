@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <iostream>
 #include <thread>
@@ -25,8 +26,9 @@
 namespace quire::cli {
 namespace {
 
-// Seconds after --shutdown-timeout within which the process ends in any case.
+// Seconds after --shutdown-timeout within which the process ends in any case; the last one is for the line in the log.
 constexpr double kStopMargin = 5;
+constexpr double kLastLine = 1;
 
 int g_stop_pipe[2] = {-1, -1};
 void on_stop(int signal) {
@@ -55,6 +57,24 @@ int wait_for_stop() {
   return signal;
 }
 
+// From now on a second signal ends the process at once. So does the time limit, if something (a worker's job, a step of
+// the engine) is still running after all requests have ended. Nothing here waits for the log, which blocks if nobody
+// reads the pipe that standard error may be.
+void end_in_time(double shutdown_timeout_s) {
+  const double limit = shutdown_timeout_s + kStopMargin;
+  std::thread([limit] {
+    pollfd entry{g_stop_pipe[0], POLLIN, 0};
+    if (::poll(&entry, 1, static_cast<int>((limit - kLastLine) * 1000)) == 1) std::_Exit(kExitInterrupted);
+    std::thread([limit] {
+      log_warn("Exiting after {:g} s although work is still running", limit - kLastLine);
+      flush_log();
+      std::_Exit(0);
+    }).detach();
+    std::this_thread::sleep_for(std::chrono::duration<double>(kLastLine));
+    std::_Exit(0);
+  }).detach();
+}
+
 int run_server(http::Server& server, const ServeFlags& flags, api::Host& host) {
   catch_stop_signals();
   server.run();
@@ -73,18 +93,9 @@ int run_server(http::Server& server, const ServeFlags& flags, api::Host& host) {
              server.url(), generates ? "chat/completions" : "embeddings", body, server.url());
   }
   const int signal = wait_for_stop();
+  end_in_time(flags.http.shutdown_timeout_s);
   log_info("{}: finishing {} requests (at most {:g} s) and refusing new ones; send it again to exit at once",
            signal == SIGTERM ? "SIGTERM" : "Ctrl-C", server.num_in_flight(), flags.http.shutdown_timeout_s);
-  // A second signal ends the process at once. So does the time limit, if something (a worker's job, a step of the
-  // engine) is still running after all requests have ended.
-  const double limit = flags.http.shutdown_timeout_s + kStopMargin;
-  std::thread([limit] {
-    pollfd entry{g_stop_pipe[0], POLLIN, 0};
-    if (::poll(&entry, 1, static_cast<int>(limit * 1000)) == 1) std::_Exit(kExitInterrupted);
-    log_warn("Exiting after {:g} s although work is still running", limit);
-    flush_log();
-    std::_Exit(0);
-  }).detach();
   host.live().stop();  // its streams would last for the whole time limit
   server.stop();
   return 0;

@@ -33,7 +33,9 @@ struct Spec {
   bool any_whitespace = true;         // false: compact, no white space between tokens
   bool additional_properties = true;  // false: no properties but those listed, wherever the schema does not say
   bool any_order = true;              // false: the members that a schema lists come in its order
-  std::optional<std::string> whitespace_pattern;  // a regex for the white space between tokens
+  // A regex for the white space between tokens. Without it: a blank, or line breaks and an indentation, of bounded
+  // length.
+  std::optional<std::string> whitespace_pattern;
 };
 
 // Translates a constraint. Every error is an invalid argument whose message names the keyword or the place, such as

@@ -95,11 +95,22 @@ Status SchemaEmitter::finish() {
 
 namespace {
 
+// Nothing, a blank, or one or two line ends with an indentation: what people and programs write. Without a bound a
+// model that is not allowed its favourite token may write blanks or line breaks until max_tokens, because one more is
+// always allowed.
+constexpr int kMaxIndent = 40;
+Regex usual_white_space(RegexStore& store) {
+  const Regex blank = store.bytes(ByteSet::of(" \t"));
+  const Regex line_end = store.concat(store.optional(store.literal("\r")), store.literal("\n"));
+  return store.either(store.optional(blank),
+                      store.concat(store.repeat(line_end, 1, 2), store.repeat(blank, 0, kMaxIndent)));
+}
+
 // What may stand between the tokens of JSON.
 Result<Regex> white_space_of(RegexStore& store, const JsonOptions& options) {
   if (!options.any_whitespace) return store.empty();
+  if (!options.whitespace_pattern) return usual_white_space(store);
   const Regex any = store.repeat(store.bytes(ByteSet::of(" \t\n\r")), 0);
-  if (!options.whitespace_pattern) return any;
   auto wanted = parse_regex(store, *options.whitespace_pattern);
   if (!wanted.ok()) return invalid_argument({"whitespace_pattern: ", wanted.error().message});
   const Regex allowed = store.both(*wanted, any);  // \s has characters that JSON does not take for white space

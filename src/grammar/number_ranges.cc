@@ -16,6 +16,10 @@ namespace quire::grammar::schema {
 
 namespace {
 
+// The most digits that are written in a row. A small model may otherwise write digits until max_tokens, because one
+// more is always allowed.
+constexpr int64_t kMaxWritten = 64;
+
 constexpr int64_t kMaxDigits = 400;
 
 Decimal normal(bool negative, std::string digits, int64_t exponent) {
@@ -254,6 +258,10 @@ Regex NumberSets::whole() {
   return store_.either(digit(0, 0), store_.concat(digit(1, 9), digits(0, std::nullopt)));
 }
 
+Regex NumberSets::short_whole() {
+  return store_.either(digit(0, 0), store_.concat(digit(1, 9), digits(0, kMaxWritten - 1)));
+}
+
 // Whole parts greater than this one.
 Regex NumberSets::integer_above(std::string_view bound) {
   const int64_t length = static_cast<int64_t>(bound.size());
@@ -375,19 +383,19 @@ Regex NumberSets::multiples(const Decimal& divisor) {
   return with_sign(store_.either(options));
 }
 
-// The texts of a range without exponents. `written`: only the texts that text() gives, with at most one zero after an
-// integer's point.
+// The texts of a range without exponents. `written`: only the texts that text() gives, which has integers without a
+// point, and no more than kMaxWritten digits in a row.
 Regex NumberSets::range_regex(const NumberRange& range, bool written) {
   std::vector<Regex> parts;
   if (range.low) parts.push_back(at_least(*range.low, range.low_open));
   if (range.high) parts.push_back(at_most(*range.high, range.high_open));
   for (const Decimal& divisor : range.divisors) parts.push_back(multiples(divisor));
-  if (range.integer) {
-    Regex after = fraction(true);
-    if (written && !strict_integers_) after = store_.optional(store_.literal(".0"));
-    parts.push_back(with_sign(store_.concat(whole(), after)));
+  if (written) {
+    const Regex places = store_.concat(store_.literal("."), digits(1, kMaxWritten));
+    parts.push_back(with_sign(range.integer ? short_whole() : store_.concat(short_whole(), store_.optional(places))));
+  } else if (range.integer || parts.empty()) {
+    parts.push_back(with_sign(store_.concat(whole(), fraction(range.integer))));
   }
-  if (parts.empty()) return with_sign(store_.concat(whole(), fraction(false)));
   Regex out = parts.back();
   for (size_t i = 0; i + 1 < parts.size(); ++i) out = store_.both(out, parts[i]);
   return out;
@@ -425,14 +433,14 @@ Regex NumberSets::text_of_value(const Decimal& value) {
   if (needs_digits(value)) return store_.literal((value.negative ? "-" : "") + value.digits);
   const std::string places = fraction_digits(value);
   Regex text = store_.literal(whole_digits(value) + (places.empty() ? "" : "." + places));
-  if (places.empty()) text = store_.concat(text, store_.optional(store_.literal(".0")));
   if (value.is_zero()) return with_sign(text);
   if (value.negative) text = store_.concat(store_.literal("-"), text);
   if (const std::optional<Regex> printed = printed_with_exponent(value)) text = store_.either(text, *printed);
   return text;
 }
 
-// Many values share the beginnings of their texts.
+// Many values share the beginnings of their texts. Beside values that are no integers, an integer may be written as
+// they are, with a point.
 Regex NumberSets::text_of_values(const std::vector<Decimal>& values) {
   std::vector<std::string> integers;
   std::vector<Regex> options;
@@ -445,8 +453,11 @@ Regex NumberSets::text_of_values(const std::vector<Decimal>& values) {
   }
   std::sort(integers.begin(), integers.end());
   integers.erase(std::unique(integers.begin(), integers.end()), integers.end());
-  if (!integers.empty())
-    options.push_back(store_.concat(either_of_literals(store_, integers), store_.optional(store_.literal(".0"))));
+  if (!integers.empty()) {
+    const bool only_integers = std::ranges::all_of(values, &Decimal::is_integer);
+    const Regex after = only_integers ? store_.empty() : store_.optional(store_.literal(".0"));
+    options.push_back(store_.concat(either_of_literals(store_, integers), after));
+  }
   return store_.either(options);
 }
 
@@ -456,9 +467,9 @@ Regex NumberSets::tiny(const NumberRange& range) {
   if (range.integer || !range.divisors.empty()) return store_.nothing();
   const Decimal zero, limit{false, "1", -4}, minus_limit{true, "1", -4};
   const Regex mantissa =
-      store_.concat(digit(1, 9), store_.optional(store_.concat(store_.literal("."), digits(1, std::nullopt))));
-  const Regex power = store_.either(store_.concat(store_.optional(digit(0, 0)), digit(5, 9)),
-                                    store_.concat(digit(1, 9), digits(1, std::nullopt)));
+      store_.concat(digit(1, 9), store_.optional(store_.concat(store_.literal("."), digits(1, kMaxWritten))));
+  const Regex few = store_.concat(store_.optional(digit(0, 0)), digit(5, 9));
+  const Regex power = store_.either(few, store_.both(power_digits(), store_.concat(digit(1, 9), digits(1, 2))));
   const Regex parts[] = {mantissa, store_.bytes(ByteSet::of("eE")), store_.literal("-"), power};
   const Regex magnitude = store_.concat(parts);
   std::vector<Regex> options;
@@ -469,22 +480,29 @@ Regex NumberSets::tiny(const NumberRange& range) {
   return store_.either(options);
 }
 
+// The digits of an exponent, up to 307: readers of larger ones get infinity or zero, or refuse them.
+Regex NumberSets::power_digits() {
+  const Regex parts[] = {digits(1, 2), store_.concat(digit(1, 2), digits(2, 2)),
+                         store_.concat(store_.literal("30"), digit(0, 7))};
+  return store_.either(parts);
+}
+
 Regex NumberSets::exponent_regex(const std::array<Truth, kExponentClasses>& classes) {
   const Regex e = store_.bytes(ByteSet::of("eE"));
-  const Regex power = digits(1, std::nullopt);
+  const Regex power = power_digits();
   const Regex any_power = store_.concat(e, store_.concat(store_.optional(store_.bytes(ByteSet::of("+-"))), power));
   const Regex up = store_.concat(e, store_.concat(store_.optional(store_.literal("+")), power));
   const Regex down = store_.concat(e, store_.concat(store_.literal("-"), power));
   const Regex point = store_.literal(".");
   const Regex minus = store_.literal("-");
-  const Regex positive = store_.concat(digit(1, 9), digits(0, std::nullopt));
+  const Regex positive = store_.concat(digit(1, 9), digits(0, kMaxWritten - 1));
   const Regex integers = store_.concat(positive, up);
-  const Regex small = store_.concat(store_.concat(store_.literal("0."), store_.repeat(digit(0, 0), 0)),
+  const Regex small = store_.concat(store_.concat(store_.literal("0."), store_.repeat(digit(0, 0), 0, kMaxWritten)),
                                     store_.concat(positive, any_power));
   const Regex others = store_.either(std::vector<Regex>{
-      small, store_.concat(positive, store_.concat(point, store_.concat(digits(1, std::nullopt), any_power))),
+      small, store_.concat(positive, store_.concat(point, store_.concat(digits(1, kMaxWritten), any_power))),
       store_.concat(positive, down)});
-  const Regex zero_fraction = store_.optional(store_.concat(point, store_.repeat(digit(0, 0), 1)));
+  const Regex zero_fraction = store_.optional(store_.concat(point, store_.repeat(digit(0, 0), 1, kMaxWritten)));
   std::vector<Regex> options;
   if (classes[0] == Truth::kYes)
     options.push_back(with_sign(store_.concat(digit(0, 0), store_.concat(zero_fraction, any_power))));
@@ -620,17 +638,20 @@ Regex NumberSets::text(const NumberSet& a) {
     if (a.range.unbounded()) {
       const Regex power =
           store_.concat(store_.bytes(ByteSet::of("eE")),
-                        store_.concat(store_.optional(store_.bytes(ByteSet::of("+-"))), digits(1, std::nullopt)));
+                        store_.concat(store_.optional(store_.bytes(ByteSet::of("+-"))), power_digits()));
       return store_.concat(plain, store_.optional(power));
     }
     const Regex parts[] = {plain, exponent_regex(exponents_of(a.range)), tiny(a.range)};
     return store_.either(parts);
   }
-  // A fraction of zeros alone is written as ".0".
+  // A fraction of zeros alone is written as ".0", and in a set of integers not at all.
   const Regex any = digits(0, std::nullopt);
-  const Regex after = store_.either(
-      store_.literal(".0"), store_.concat(store_.literal("."), store_.concat(any, store_.concat(digit(1, 9), any))));
-  const Regex written = with_sign(store_.concat(whole(), store_.optional(after)));
+  const Regex places = store_.concat(store_.literal("."), store_.concat(any, store_.concat(digit(1, 9), any)));
+  const Regex broken = store_.both(a.regex, with_sign(store_.concat(whole(), places)));
+  if (store_.is_nothing(broken).value_or(false)) return store_.both(a.regex, with_sign(short_whole()));
+  const Regex few = store_.both(places, store_.concat(store_.literal("."), digits(1, kMaxWritten)));
+  const Regex after = store_.optional(store_.either(store_.literal(".0"), few));
+  const Regex written = with_sign(store_.concat(short_whole(), after));
   return store_.either(store_.both(a.regex, written), exponent_regex(a.exponents));
 }
 

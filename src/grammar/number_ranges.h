@@ -82,9 +82,10 @@ class NumberSets {
   // Whether no number belongs to the set; false if that cannot be told cheaply.
   bool is_none(const NumberSet& a);
   bool is_all(const NumberSet& a) const { return a.form == NumberSet::Form::kRange && a.range.unbounded(); }
-  // The texts that a set may be written as. An integer has at most the fraction ".0".
+  // The texts that a set may be written as. A fraction of zeros is at most ".0", and in a set of integers there is
+  // none: JSON Schema calls 2.0 an integer, but many programs that read JSON do not.
   Regex text(const NumberSet& a);
-  // The texts of one value, at most with the fraction ".0"; of an integer that no double holds only its digits.
+  // The texts of one value; of an integer only its digits, and an exponent if the value is large.
   Regex text_of_value(const Decimal& value);
   // The values of a set that has at most `limit` of them; nothing if there may be more.
   std::optional<std::vector<Decimal>> values(const NumberSet& a, size_t limit);
@@ -95,6 +96,7 @@ class NumberSets {
   Regex digits(int64_t min, std::optional<int64_t> max);
   Regex fraction(bool integer);
   Regex whole();
+  Regex short_whole();
   Regex integer_above(std::string_view digits);
   Regex integer_below(std::string_view digits);
   Regex fraction_above(std::string_view digits, bool or_equal);
@@ -110,6 +112,7 @@ class NumberSets {
   std::optional<Regex> printed_with_exponent(const Decimal& value);
   Regex text_of_values(const std::vector<Decimal>& values);
   Regex tiny(const NumberRange& range);
+  Regex power_digits();
   Regex exponent_regex(const std::array<Truth, kExponentClasses>& classes);
 
   RegexStore& store_;

@@ -48,9 +48,11 @@ Delta Streams::read(engine::Output output, Stream& stream) const {
     if (i < output.logprobs.size()) delta.logprobs.push_back(std::move(output.logprobs[i]));
     if (i < output.row_digests.size()) delta.row_digests.push_back(output.row_digests[i]);
     ++stream.num_tokens;
-    if (!stream.detokenizer) continue;
-    if (ends_here && !stream.include_stop) continue;  // the token that ended the answer adds no text
-    delta.text += stream.stops.push(stream.detokenizer->push(token), stream.num_tokens > stream.min_tokens);
+    // The token that ended the answer adds no text.
+    if (stream.detokenizer && (!ends_here || stream.include_stop)) {
+      delta.text += stream.stops.push(stream.detokenizer->push(token), stream.num_tokens > stream.min_tokens);
+    }
+    if (output.tokens.size() > 1) delta.text_ends.push_back(delta.text.size());
   }
   if (delta.finish != engine::FinishReason::kNone && stream.detokenizer && !stream.stops.stopped()) {
     delta.text += stream.stops.push(stream.detokenizer->flush(), stream.num_tokens > stream.min_tokens);
@@ -61,6 +63,7 @@ Delta Streams::read(engine::Output output, Stream& stream) const {
   } else if (delta.finish != engine::FinishReason::kNone) {
     delta.text += stream.stops.flush();
   }
+  if (!delta.text_ends.empty()) delta.text_ends.back() = delta.text.size();
   return delta;
 }
 

@@ -21,6 +21,9 @@ struct Delta {
   int32_t child = 0;
   std::string text;  // final text: never half a character, never the beginning of a stop string
   std::vector<int32_t> tokens;
+  // With several tokens, as accepted drafts are: how long the text was after each of them. Whoever reads the text token
+  // by token gets the same from one delta of several tokens as from several of one.
+  std::vector<size_t> text_ends;
   std::vector<std::vector<sampling::TokenLogprob>> logprobs;
   std::vector<std::vector<sampling::TokenLogprob>> prompt_logprobs;
   std::vector<uint64_t> row_digests;  // one per token, with SamplingParams::row_digests

@@ -146,6 +146,12 @@ def test_long_inputs_are_cut_before_their_special_tokens(server):
     assert left["data"] == same["data"]
 
 
+def test_the_own_size_of_a_model_may_be_asked_for(server):
+    """Clients that always send the size they expect were refused."""
+    plain = server.ok("/v1/embeddings", {"model": "bert", "input": "a"})["data"]
+    assert server.ok("/v1/embeddings", {"model": "bert", "input": "a", "dimensions": len(plain[0]["embedding"])})["data"] == plain
+
+
 WRONG = [
     ("/v1/embeddings", {"model": "bert"}, 400, "give either input or messages"),
     ("/v1/embeddings", {"model": "bert", "input": []}, 400, "must not be empty"),

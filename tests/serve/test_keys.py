@@ -2,6 +2,7 @@
 """API keys with names and limits."""
 
 import json
+import os
 import subprocess
 
 import pytest
@@ -37,6 +38,15 @@ def test_several_keys_may_follow_one_flag_as_in_vllm(start, folder):
     run = subprocess.run([BIN_DIR / "quire", "serve", "tiny", "--api-key", "k1", "tiny"], cwd=folder, capture_output=True,
                          text=True, timeout=60)
     assert run.returncode == 2 and "'tiny' is a model: put it in front of the flags" in run.stderr, run.stderr
+
+
+@pytest.mark.parametrize("flag", ["--api-key", "--served-model-name"])
+def test_a_word_that_is_taken_for_the_model_is_explained(folder, flag):
+    """`serve --api-key k1 k2` said only that there is no model k2, and the message had the key."""
+    run = subprocess.run([BIN_DIR / "quire", "serve", flag, "k1", "k-two"], cwd=folder, capture_output=True, text=True, timeout=60,
+                         env=os.environ | {"QUIRE_HOME": str(folder / "home")})
+    assert run.returncode == 2 and f"the second word behind {flag} is the MODEL" in run.stderr, run.stderr
+    assert "k-two" not in run.stderr
 
 
 def test_every_key_is_accepted(keyed):

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The server as a process: its flags, its signals, and clients that go away."""
 
+import contextlib
 import json
+import os
 import re
 import signal
 import shutil
@@ -10,6 +12,7 @@ import subprocess
 import threading
 import time
 
+import httpx
 import pytest
 from conftest import BIN_DIR
 
@@ -275,3 +278,34 @@ def test_seed_makes_requests_without_a_seed_repeatable(start):
     assert len(set(first)) == 3  # each request has a seed of its own
     assert first != answers("--seed", 8)
     assert answers() != answers()
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["by-a-second-signal", "by-the-time-limit"])
+def test_a_log_that_nobody_reads_does_not_keep_the_server_from_ending(folder, again):
+    """The line about the signal was written first, and waited for a reader of the pipe for ever."""
+    read, write = os.pipe()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    process = subprocess.Popen([BIN_DIR / "quire", "serve", "tiny", "--port", str(port), "--shutdown-timeout", "0"], cwd=folder,
+                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=write)
+    try:
+        os.set_blocking(read, False)
+        log = b""
+        while b"Serving" not in log:
+            assert process.poll() is None, log
+            with contextlib.suppress(BlockingIOError):
+                log += os.read(read, 4096)
+            time.sleep(0.02)
+        with pytest.raises(httpx.ReadTimeout), httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=2) as client:
+            for _ in range(2000):  # a pipe holds 64 KiB
+                client.get("/version")
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        if again:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(2 if again else 8) == (130 if again else 0)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(read)
+        os.close(write)

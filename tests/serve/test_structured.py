@@ -106,6 +106,22 @@ def test_white_space_is_as_the_options_say(server):
         assert answer.status_code == 400 and words in answer.json()["error"]["message"], answer.text
 
 
+@pytest.mark.parametrize("options, ends", [({}, True), ({"structured_outputs": {"whitespace_pattern": r"\s*"}}, False)])
+def test_a_model_that_likes_white_space_comes_to_an_end(server, options, ends):
+    """One more blank or line break was always allowed, so that an answer could be white space up to max_tokens."""
+    likes = {}
+    for text in (" ", "\n", "\t", "\r"):
+        likes |= dict.fromkeys(map(str, server.ok("/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"]), 100)
+    schema = {"type": "object", "properties": {"a": {"enum": ["b"]}}, "required": ["a"]}
+    body = {"response_format": schema_format(schema), "logit_bias": likes, "temperature": 0, "max_tokens": 300} | options
+    (choice,) = chat(server, body)
+    written = choice["message"]["content"]
+    assert (choice["finish_reason"] == "stop") == ends and (re.search(r"\s{45}", written) is None) == ends, written
+    assert not ends or json.loads(written) == {"a": "b"}
+    (choice,) = chat(server, body | {"response_format": {"type": "json_object"}})
+    assert (re.search(r"\s{45}", choice["message"]["content"]) is None) == ends, choice
+
+
 def test_older_names_of_constraints_hold(server):
     """They were without effect, as they are in vLLM: clients that asked for JSON got free text."""
     schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}

@@ -533,9 +533,10 @@ def test_a_format_and_tools_give_one_or_the_other(server, seed):
     schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"], "additionalProperties": False}
     body = {"messages": TURN, "tools": FORCED, "seed": seed, "max_tokens": 300, "parallel_tool_calls": False,
             "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}}
-    message = server.ok("/v1/chat/completions", body)["choices"][0]["message"]
-    if message.get("tool_calls"):
-        json.loads(message["tool_calls"][0]["function"]["arguments"])
+    (choice,) = server.ok("/v1/chat/completions", body)["choices"]
+    message = choice["message"]
+    if message.get("tool_calls"):  # whose strings a model with random weights may not end
+        assert choice["finish_reason"] == "length" or json.loads(message["tool_calls"][0]["function"]["arguments"]) is not None
     else:
         assert set(json.loads(message["content"])) == {"ok"}
 

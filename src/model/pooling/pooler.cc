@@ -371,6 +371,7 @@ float Pooler::token_weight(std::span<const float> hidden, bool activate) const {
 }
 
 Status Pooler::check_dimensions(int64_t dimensions) const {
+  if (dimensions == this->dimensions()) return {};  // many clients always send the size that they expect
   if (!config_.matryoshka) {
     return invalid_field("dimensions", {"cannot be set: this model's embeddings have ", this->dimensions(),
                                         " numbers and were not made to be cut (matryoshka)."});
