@@ -169,10 +169,12 @@ class Model {
  public:
   explicit Model(const std::string& options) {
     Failure failure;
+    bool interrupted = false;
     {
       const nb::gil_scoped_release released;
-      llm_.reset(quire_load(options.c_str(), &failure.error));
+      llm_.reset(quire_load_cancellable(options.c_str(), &Model::has_signal, &interrupted, &failure.error));
     }
+    if (interrupted) throw nb::python_error();
     if (llm_ == nullptr) failure.raise();
   }
 
@@ -226,6 +228,14 @@ class Model {
   }
 
  private:
+  // Whether a signal's handler raised an exception, such as KeyboardInterrupt, which then is Python's current error.
+  static int has_signal(void* interrupted) {
+    const nb::gil_scoped_acquire held;
+    if (PyErr_CheckSignals() == 0) return 0;
+    *static_cast<bool*>(interrupted) = true;
+    return 1;
+  }
+
   struct Free {
     void operator()(quire_llm* llm) const { quire_free(llm); }
   };

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <string>
@@ -143,6 +145,70 @@ TEST_F(CApi, SaysWhatIsWrongWithARequest) {
   EXPECT_EQ(quire_generate(llm_, "{", nullptr), nullptr);  // the error need not be given
 }
 
+TEST_F(CApi, ANullPointerIsAnErrorAndNoCrash) {
+  const auto says = [&](const auto& call) {
+    Told told;
+    EXPECT_FALSE(call(&told.error));
+    EXPECT_EQ(told.error.code, QUIRE_INVALID_ARGUMENT);
+    return told.message();
+  };
+  EXPECT_EQ(says([](quire_error* e) { return quire_generate(nullptr, "{}", e) != nullptr; }), "llm is a null pointer");
+  EXPECT_EQ(says([&](quire_error* e) { return quire_generate(llm_, nullptr, e) != nullptr; }),
+            "request is a null pointer");
+  EXPECT_EQ(says([&](quire_error* e) { return quire_submit(llm_, nullptr, nullptr, 0, e) != nullptr; }),
+            "request is a null pointer");
+  EXPECT_EQ(says([&](quire_error* e) { return quire_tokenize(llm_, "{}", nullptr, e) != nullptr; }),
+            "num_tokens is a null pointer");
+  EXPECT_EQ(says([&](quire_error* e) { return quire_detokenize(llm_, nullptr, 3, 0, nullptr, e) != nullptr; }),
+            "tokens is a null pointer");
+  EXPECT_EQ(says([](quire_error* e) { return quire_next(nullptr, 0, nullptr, e) != QUIRE_FAILED; }),
+            "stream is a null pointer");
+  quire_stream* stream = submit(R"({"prompt_token_ids": [1], "max_tokens": 1})");
+  EXPECT_EQ(says([&](quire_error* e) { return quire_next(stream, 0, nullptr, e) != QUIRE_FAILED; }),
+            "delta is a null pointer");
+  EXPECT_EQ(quire_prompt(stream, nullptr), nullptr);
+  EXPECT_EQ(quire_pooled(stream, nullptr, nullptr), nullptr);
+  quire_close(stream);
+  quire_close(nullptr);
+  quire_abort(nullptr);
+  quire_free(nullptr);
+  quire_error_clear(nullptr);
+  EXPECT_EQ(quire_wait(nullptr, -1), QUIRE_END);
+  EXPECT_EQ(quire_event_fd(nullptr), -1);
+  EXPECT_EQ(quire_info(nullptr), nullptr);
+  EXPECT_EQ(quire_reset_prefix_cache(nullptr), 0);
+}
+
+// In a child, each of these calls waited without end for threads that only the parent has.
+TEST_F(CApi, AChildProcessIsToldThatTheModelIsItsParents) {
+  quire_stream* stream = submit(R"({"prompt_token_ids": [1], "max_tokens": 4, "ignore_eos": true})");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(20);
+    quire_delta delta;
+    Told told;
+    int wrong = quire_submit(llm_, R"({"prompt_token_ids": [1]})", nullptr, 0, &told.error) != nullptr;
+    wrong += told.error.code != QUIRE_UNAVAILABLE || told.message().find("fork") == std::string::npos;
+    wrong += quire_generate(llm_, R"({"prompt_token_ids": [1]})", nullptr) != nullptr;
+    wrong += quire_wait(stream, -1) != QUIRE_END;
+    wrong += quire_next(stream, -1, &delta, nullptr) != QUIRE_FAILED;
+    wrong += quire_event_fd(llm_) != -1;
+    wrong += quire_reset_prefix_cache(llm_);
+    quire_abort(stream);
+    quire_close(stream);
+    quire_free(llm_);
+    ::_exit(wrong);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(quire_wait(stream, -1), QUIRE_END);  // the parent's go on
+  quire_delta delta;
+  EXPECT_EQ(quire_next(stream, 0, &delta, &told_.error), QUIRE_DELTA) << told_.message();
+  EXPECT_EQ(delta.num_tokens, 4u);
+  quire_close(stream);
+}
+
 // The same tiny model, which makes embeddings of its hidden states.
 class CApiPooling : public testing::Test {
  protected:
@@ -238,6 +304,27 @@ TEST(CApiLoad, SaysWhatIsWrongWithTheOptions) {
   EXPECT_NE(failure(options(R"(, "dtype": ["float32"])")).find("must not be a list"), std::string::npos);
   EXPECT_NE(failure(options(R"(, "block_size": "many")")).find("many"), std::string::npos);
   EXPECT_NE(failure(R"({"model": 5})").find("must be a string"), std::string::npos);
+}
+
+TEST(CApiLoad, CanBeCancelled) {
+  struct Asked {
+    int times = 0, answer = 0;
+  };
+  const auto ask = [](void* context) {
+    ++static_cast<Asked*>(context)->times;
+    return static_cast<Asked*>(context)->answer;
+  };
+  Told told;
+  Asked asked;
+  quire_llm* llm = quire_load_cancellable(options().c_str(), ask, &asked, &told.error);
+  EXPECT_NE(llm, nullptr) << told.message();
+  quire_free(llm);
+  // Thousands of layers take a second or more, so that the question comes before the end.
+  asked.answer = 1;
+  const std::string large = options(R"(, "hf_overrides": {"num_hidden_layers": 4000})");
+  EXPECT_EQ(quire_load_cancellable(large.c_str(), ask, &asked, &told.error), nullptr);
+  EXPECT_EQ(told.error.code, QUIRE_CANCELLED) << told.message();
+  EXPECT_EQ(asked.times, 1);
 }
 
 }  // namespace

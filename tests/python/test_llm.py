@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 
 import numpy
 import pytest
@@ -509,6 +510,63 @@ def test_ctrl_c_aborts_and_raises(model_path, call):
     finally:
         process.kill()
     assert process.returncode == 0 and out == "interrupted 2\n"
+
+
+def test_ctrl_c_ends_loading():
+    """It had no effect before the model was loaded."""
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent("""
+        import sys
+        from quire import LLM
+        print("loads", flush=True)
+        try:
+            LLM(sys.argv[1], load_format="dummy", threads=1, hf_overrides={"num_hidden_layers": 4000})
+        except KeyboardInterrupt:
+            print("interrupted")
+        """), ROOT / "tests" / "goldens" / "llama" / "config.json"], stdout=subprocess.PIPE, text=True,
+                               env=os.environ | {"PYTHONPATH": str(PACKAGE)})
+    try:
+        assert process.stdout.readline() == "loads\n"
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 0 and out == "interrupted\n"
+
+
+def test_a_forked_process_ends_and_may_load_its_own(model_path):
+    """It hung as soon as it used the parent's model, and even when it ended."""
+    done = python(model_path, """
+        import os, sys
+        from quire import LLM, SamplingParams
+        params = SamplingParams(temperature=0, max_tokens=2)
+        llm = LLM(sys.argv[1], max_model_len=64)
+        stream = llm.stream("x", SamplingParams(max_tokens=30, ignore_eos=True))
+        next(stream)
+        def child(work):
+            pid = os.fork()
+            if pid == 0:
+                work()
+                sys.exit(0)
+            assert os.waitpid(pid, 0)[1] == 0
+        def use():
+            for call in (lambda: llm.generate("x", params), lambda: next(stream)):
+                try:
+                    call()
+                    sys.exit("no error")
+                except RuntimeError as error:
+                    assert "fork()" in str(error)
+            assert llm.get_tokenizer().encode("a b").size > 0
+        def drop():
+            global llm, stream
+            del llm, stream
+        child(lambda: None)
+        child(use)
+        child(drop)
+        child(lambda: LLM(sys.argv[1], max_model_len=64).generate("x", params))
+        print(len(list(stream)) > 0, llm.generate("x", params)[0].finished)
+    """)
+    assert done.returncode == 0 and done.stdout == "True True\n", done.stdout + done.stderr
 
 
 def test_a_program_may_end_with_requests_under_way(model_path):
