@@ -7,6 +7,7 @@ import dataclasses
 from typing import Any
 
 from .outputs import Logprob, LoRARequest, RequestOutput
+from .sampling_params import RequestOutputKind, SamplingParams
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -27,6 +28,11 @@ class BeamSearchParams:
             raise ValueError("beam_width and max_tokens must be at least 1")
         if self.temperature != 0:
             raise ValueError("temperature must be 0: beam search takes the likeliest tokens, and none at random")
+
+    def _step_params(self) -> SamplingParams:
+        """What a step asks for, for each beam."""
+        return SamplingParams(temperature=0, max_tokens=1, logprobs=2 * self.beam_width, ignore_eos=True,
+                              detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
 
 
 @dataclasses.dataclass
@@ -57,6 +63,7 @@ class Beams:
 
     def __init__(self, fields: dict[str, Any], prompt: list[int], params: BeamSearchParams, max_model_len: int,
                  eos: list[int], lora_request: LoRARequest | None):
+        self.prompt = prompt
         self.lora_request = lora_request
         self._more = fields
         self._params = params

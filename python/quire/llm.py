@@ -135,6 +135,14 @@ class Engine:
         return Collector(stream, self._texts, name, fields.get("prompt", text), n, kind, lora_request,
                          params is None or params.detokenize)
 
+    def _beams(self, prompt: Prompt, params: BeamSearchParams, lora_request: LoRARequest | None) -> Beams:
+        """A beam search from a prompt."""
+        fields = prompt_fields(prompt)
+        more = {"cache_salt": fields.pop("cache_salt")} if "cache_salt" in fields else {}
+        ids = fields["prompt_token_ids"] if "prompt_token_ids" in fields else self._model.tokenize(to_json(fields))
+        return Beams(more, token_array(ids).tolist(), params, self.max_model_len, self._info["eos_token_ids"],
+                     lora_request)
+
     def _submit(self, fields: Mapping[str, Any], priority: int = 0,
                 lora_request: LoRARequest | None = None) -> _quire.Stream:
         fields = dict(fields)
@@ -188,16 +196,10 @@ class LLM(Engine):
         beam_width. The prefix cache keeps what beams have in common."""
         items = prompt_list(prompts)
         adapters = one_for_each(lora_request, len(items), LoRARequest, "lora_requests")
-        searches = []
-        for item, adapter in zip(items, adapters):
-            fields = prompt_fields(item)
-            more = {"cache_salt": fields.pop("cache_salt")} if "cache_salt" in fields else {}
-            ids = fields["prompt_token_ids"] if "prompt_token_ids" in fields else self._model.tokenize(to_json(fields))
-            searches.append(Beams(more, token_array(ids).tolist(), params, self.max_model_len,
-                                  self._info["eos_token_ids"], adapter))
+        searches = [self._beams(item, params, adapter) for item, adapter in zip(items, adapters)]
         together = max(concurrency_limit or len(searches), 1)
         for first in range(0, len(searches), together):
-            self._search(searches[first:first + together], 2 * params.beam_width)
+            self._search(searches[first:first + together], params._step_params())
         results = []
         for search in searches:
             for beam in (sequences := search.result()):
@@ -205,8 +207,7 @@ class LLM(Engine):
             results.append(BeamSearchOutput(sequences))
         return results
 
-    def _search(self, searches: list[Beams], candidates: int) -> None:
-        params = SamplingParams(temperature=0, max_tokens=1, logprobs=candidates, ignore_eos=True, detokenize=False)
+    def _search(self, searches: list[Beams], params: SamplingParams) -> None:
         while True:
             steps = [search.requests() for search in searches]
             requests = [request for step in steps for request in step]
