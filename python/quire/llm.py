@@ -124,6 +124,7 @@ class Engine:
     def _start(self, fields: dict[str, Any], params: SamplingParams | None, *, request_id: str | None = None,
                priority: int = 0, kind: RequestOutputKind | None = None,
                lora_request: LoRARequest | None = None) -> Collector:
+        check_type(params, SamplingParams, "sampling_params")
         fields = {**fields, **(params._fields() if params is not None else {})}
         stream = self._submit(fields, priority, lora_request)
         if kind is None:
@@ -137,6 +138,7 @@ class Engine:
 
     def _beams(self, prompt: Prompt, params: BeamSearchParams, lora_request: LoRARequest | None) -> Beams:
         """A beam search from a prompt."""
+        check_type(params, BeamSearchParams, "params")
         fields = prompt_fields(prompt)
         more = {"cache_salt": fields.pop("cache_salt")} if "cache_salt" in fields else {}
         ids = fields["prompt_token_ids"] if "prompt_token_ids" in fields else self._model.tokenize(to_json(fields))
@@ -146,6 +148,7 @@ class Engine:
     def _submit(self, fields: Mapping[str, Any], priority: int = 0,
                 lora_request: LoRARequest | None = None) -> _quire.Stream:
         fields = dict(fields)
+        check_type(lora_request, LoRARequest, "lora_request")
         if lora_request is not None:
             fields |= {"lora_path": os.fspath(lora_request.lora_path),
                        "lora_name": f"{lora_request.lora_int_id} {lora_request.lora_name}"}
@@ -171,17 +174,23 @@ class LLM(Engine):
                          lora_request)
 
     def chat(self, messages: Conversation | Sequence[Conversation],
-             sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *, use_tqdm: bool = False,
-             chat_template: str | None = None, add_generation_prompt: bool = True,
-             continue_final_message: bool = False, tools: Sequence[Mapping[str, Any]] | None = None,
-             chat_template_kwargs: Mapping[str, Any] | None = None, lora_request: LoRARequests = None,
-             chat_template_content_format: Literal["auto", "string", "openai"] = "auto", mm_processor_kwargs: None = None,
-             tokenization_kwargs: Mapping[str, Any] | None = None) -> list[RequestOutput]:
+             sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, use_tqdm: bool = False,
+             lora_request: LoRARequests = None, chat_template: str | None = None,
+             chat_template_content_format: Literal["auto", "string", "openai"] = "auto",
+             add_generation_prompt: bool = True, continue_final_message: bool = False,
+             tools: Sequence[Mapping[str, Any]] | None = None, chat_template_kwargs: Mapping[str, Any] | None = None,
+             tokenization_kwargs: Mapping[str, Any] | None = None,
+             mm_processor_kwargs: None = None) -> list[RequestOutput]:
         """Answers one conversation or several. The messages are those of /v1/chat/completions. The form of their content
         follows from the template: chat_template_content_format is there for programs that were written for vLLM."""
         more = tokenization_fields(tokenization_kwargs)
-        one = len(messages) > 0 and isinstance(messages[0], Mapping)
-        conversations: Any = [messages] if one else messages
+        conversations: Any = messages
+        if isinstance(messages, (str, Mapping)) or not isinstance(messages, Iterable):
+            conversations = [messages]  # chat_fields() says what is wrong with it
+        elif (given := list(messages)) and isinstance(given[0], Mapping):
+            conversations = [given]
+        else:
+            conversations = given
         return self._run([chat_fields(conversation, chat_template=chat_template, tools=tools,
                                       add_generation_prompt=add_generation_prompt,
                                       continue_final_message=continue_final_message,
@@ -336,6 +345,8 @@ class LLM(Engine):
         count = len(requests)
         adapters = one_for_each(lora_request, count, LoRARequest, "lora_requests")
         params = one_for_each(sampling_params, count, SamplingParams, "sampling_params")
+        if isinstance(priority, int):
+            raise TypeError("priority must be a list with one for each prompt")
         if priority is not None and len(priority) != count:
             raise ValueError(f"there are {count} prompts and {len(priority)} priorities; give one for each")
         collectors: list[Collector] = []
@@ -359,10 +370,20 @@ def one_for_each(given: _T | Sequence[_T | None] | Sequence[_T] | None, count: i
     """One setting for all prompts, or those of each."""
     if given is None or isinstance(given, kind):
         return [given] * count
+    if isinstance(given, (str, Mapping)) or not isinstance(given, Iterable):
+        raise TypeError(f"{name} must be a {kind.__name__}, or a list with one for each prompt, not a "
+                        f"{type(given).__name__}")
     each = list(cast(Sequence[Union[_T, None]], given))
     if len(each) != count:
         raise ValueError(f"there are {count} prompts and {len(each)} {name}; give one, or one for each")
+    for one in each:
+        check_type(one, kind, name)
     return each
+
+
+def check_type(given: Any, kind: type[Any], name: str) -> None:
+    if given is not None and not isinstance(given, kind):
+        raise TypeError(f"{name} must be of the type {kind.__name__}, not {type(given).__name__}")
 
 
 def token_array(token_ids: TokenIds) -> numpy.typing.NDArray[numpy.int32]:
@@ -377,7 +398,7 @@ def token_array(token_ids: TokenIds) -> numpy.typing.NDArray[numpy.int32]:
 
 def is_token_ids(prompt: Any) -> bool:
     if isinstance(prompt, numpy.ndarray):
-        return prompt.ndim == 1 and prompt.dtype != object
+        return prompt.ndim == 1 and prompt.dtype.kind not in "OU"  # those are texts
     return isinstance(prompt, Sequence) and len(prompt) > 0 and isinstance(prompt[0], (int, numpy.integer))
 
 
@@ -393,12 +414,16 @@ def prompt_fields(prompt: Prompt) -> dict[str, Any]:
     """The fields of a request for a prompt."""
     if isinstance(prompt, str):
         return {"prompt": prompt}
+    if isinstance(prompt, (bytes, bytearray)) or not (isinstance(prompt, Iterable) or hasattr(prompt, "__array__")):
+        raise TypeError(f"a prompt is a text, token ids or a dict, not {type(prompt).__name__}")
     if not isinstance(prompt, Mapping):
+        if isinstance(prompt, Sequence) and len(prompt) > 0 and isinstance(prompt[0], (str, Mapping)):
+            raise TypeError("there are several prompts where one is expected")
         return {"prompt_token_ids": prompt}
-    unknown = set(prompt) - {"prompt", "prompt_token_ids", "cache_salt"}
+    fields = {name: value for name, value in prompt.items() if value is not None}
+    unknown = set(fields) - {"prompt", "prompt_token_ids", "cache_salt"}
     if unknown:
         raise ValueError(f"a prompt has prompt or prompt_token_ids, and cache_salt, but not {sorted(unknown)[0]}")
-    fields = {name: value for name, value in prompt.items() if value is not None}
     if "prompt_token_ids" in fields:
         fields.pop("prompt", None)  # the ids are the text's
     elif "prompt" not in fields:
@@ -417,4 +442,7 @@ def tokenization_fields(options: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def chat_fields(messages: Conversation, **options: Any) -> dict[str, Any]:
     """The fields of a request for a conversation."""
+    if isinstance(messages, (str, Mapping)) or not isinstance(messages, Iterable):
+        raise TypeError("messages must be a list of messages, each a dict with role and content, not a "
+                        f"{type(messages).__name__}")
     return {"messages": list(messages), **{name: value for name, value in options.items() if value is not None}}

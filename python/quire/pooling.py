@@ -89,6 +89,8 @@ class ScoringRequestOutput(PoolingRequestOutput[ScoringOutput]):
 def pool_fields(fields: Mapping[str, Any], params: PoolingParams | None, task: str | None,
                 tokenization_kwargs: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The fields of a request with a task."""
+    if params is not None and not isinstance(params, PoolingParams):
+        raise TypeError(f"pooling_params must be of the type PoolingParams, not {type(params).__name__}")
     out = {**fields, **(params._fields() if params is not None else {}), **(tokenization_kwargs or {})}
     if task is not None:
         if out.get("task", task) != task:

@@ -306,6 +306,26 @@ TEST(CApiLoad, SaysWhatIsWrongWithTheOptions) {
   EXPECT_NE(failure(R"({"model": 5})").find("must be a string"), std::string::npos);
 }
 
+// `additional_config is not supported` was said of an empty one.
+TEST(CApiLoad, TakesOptionsThatAskForNothing) {
+  for (
+      const char* more :
+      {R"("additional_config": {}, "structured_outputs_config": {}, "limit_mm_per_prompt": {}, "logits_processors": [])",
+       R"("allowed_local_media_path": "", "data_parallel_size": 1, "model_impl": "auto", "language_model_only": true)",
+       R"("distributed_executor_backend": "mp", "served_model_name": "x", "disable_cascade_attn": true)"}) {
+    Told told;
+    quire_llm* llm = quire_load(options(std::string(", ") + more).c_str(), &told.error);
+    EXPECT_NE(llm, nullptr) << told.message();
+    quire_free(llm);
+  }
+  for (const char* more : {R"("additional_config": {"a": 1})", R"("data_parallel_size": 2)", R"("nnodes": 2)",
+                           R"("disable_sliding_window": true)", R"("reasoning_parser": "qwen3")"}) {
+    Told told;
+    EXPECT_EQ(quire_load(options(std::string(", ") + more).c_str(), &told.error), nullptr) << more;
+    EXPECT_NE(told.message().find("is not supported: "), std::string::npos) << told.message();
+  }
+}
+
 TEST(CApiLoad, CanBeCancelled) {
   struct Asked {
     int times = 0, answer = 0;

@@ -257,6 +257,54 @@ def test_what_is_no_prompt_is_named(llm, prompts):
         llm.generate(prompts)
 
 
+def test_a_value_of_the_wrong_type_is_named(llm):
+    """They were an AttributeError of the package, or an error about something else."""
+    from quire import BeamSearchParams, SamplingParams
+    beams = BeamSearchParams(beam_width=1, max_tokens=1)
+    for call, words in (
+            (lambda: llm.generate("x", {"temperature": 0}), "sampling_params must be a SamplingParams, .* not a dict"),
+            (lambda: llm.generate("x", [{"temperature": 0}]), "sampling_params must be of the type SamplingParams, not dict"),
+            (lambda: llm.generate("x", "greedy"), "sampling_params must be a SamplingParams, .* not a str"),
+            (lambda: llm.generate("x", beams), "not a BeamSearchParams"),
+            (lambda: list(llm.stream("x", beams)), "of the type SamplingParams, not BeamSearchParams"),
+            (lambda: llm.beam_search("x", greedy()), "of the type BeamSearchParams, not SamplingParams"),
+            (lambda: llm.generate("x", lora_request="path"), "lora_requests must be a LoRARequest, .* not a str"),
+            (lambda: llm.generate("x", priority=3), "priority must be a list"),
+            (lambda: llm.generate("x", greedy(structured_outputs={"choice": ["a"]})), "a StructuredOutputsParams, not dict"),
+            (lambda: llm.generate("x", greedy(logit_bias=[1])), "logit_bias must map token ids to numbers, not be a list"),
+            (lambda: llm.generate(b"x"), "not bytes"), (lambda: llm.generate(["x", b"x"]), "not bytes"),
+            (lambda: llm.generate(["x", None]), "a prompt is a text.* not NoneType"),
+            (lambda: llm.generate(["x", 5]), "a prompt is a text.* not int"),
+            (lambda: llm.generate([["x", "y"]]), "several prompts where one"),
+            (lambda: list(llm.stream(["x", "y"])), "several prompts where one"),
+            (lambda: llm.chat("x"), "messages must be a list of messages, .* not a str"),
+            (lambda: llm.chat(QUESTION[0]), "not a dict"), (lambda: llm.chat(None), "not a NoneType"),
+            (lambda: llm.encode("x", {"task": "embed"}), "pooling_params must be a PoolingParams")):
+        with pytest.raises(TypeError, match=words):
+            call()
+    with pytest.raises(ValueError, match="logit_bias"):
+        llm.generate("x", SamplingParams(logit_bias={"x": 1}))
+    texts = numpy.array(["a", "b"])  # its dtype is <U1
+    assert [output.prompt for output in llm.generate(texts, greedy(max_tokens=1))] == ["a", "b"]
+    assert llm.generate({"prompt": "a", "multi_modal_data": None}, greedy(max_tokens=1))[0].finished
+    expected = llm.chat(QUESTION, greedy())[0].outputs
+    assert llm.chat((message for message in QUESTION), greedy(), False, None)[0].outputs == expected
+
+
+def test_sampling_params_take_the_forms_that_vllm_gives_them(llm):
+    from quire import SamplingParams
+    params = SamplingParams(stop="x", seed=-1, logprobs=True, prompt_logprobs=True)
+    assert (params.stop, params.stop_token_ids, params.bad_words) == (["x"], [], [])
+    assert (params.seed, params.logprobs, params.prompt_logprobs) == (None, 1, 1)
+    params = greedy()
+    params.stop.append("Paris")
+    params.stop_token_ids += [7]
+    assert llm.generate(PROMPT, params)[0].outputs[0].stop_reason == "Paris"
+    # -1 was a seed like any other, so that all answers were the same.
+    texts = {llm.generate("Once", SamplingParams(seed=-1, max_tokens=12))[0].outputs[0].text for _ in range(4)}
+    assert len(texts) > 1
+
+
 def test_strange_texts_and_numbers_are_taken_or_refused(llm):
     for prompt in ("\0", "a\0b", "\ud800", "\U0001f600" * 20, "<|im_end|>"):
         assert llm.generate(prompt, greedy(max_tokens=2))[0].finished
