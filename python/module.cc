@@ -259,6 +259,10 @@ double similarity(const Vectors& query, const Vectors& document) {
 NB_MODULE(_quire, module) {
   nb::set_leak_warnings(false);  // a stream that is still referenced when Python ends is no leak
   module.def("version", [] { return std::string(quire_version()); });
+  module.def("options", [] {
+    char* text = quire_options();
+    return take_text(text, text == nullptr ? 0 : std::strlen(text));
+  });
   module.def("similarity", &similarity, nb::arg("query"), nb::arg("document"));
   nb::class_<Stream>(module, "Stream")
       .def("prompt", &Stream::prompt)

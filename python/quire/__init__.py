@@ -4,7 +4,7 @@
 from ._quire import version as _version
 from .async_llm import AsyncLLM, AsyncLLMEngine
 from .beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
-from .engine_args import AsyncEngineArgs, EngineArgs
+from .engine_args import AsyncEngineArgs, EngineArgs, FlexibleArgumentParser
 from .llm import LLM, TextPrompt, Tokenizer, TokensPrompt
 from .outputs import CompletionOutput, Logprob, LoRARequest, RequestOutput
 from .pooling import (ClassificationOutput, ClassificationRequestOutput, EmbeddingOutput, EmbeddingRequestOutput,
@@ -15,6 +15,6 @@ __version__: str = _version()
 
 __all__ = ["AsyncEngineArgs", "AsyncLLM", "AsyncLLMEngine", "BeamSearchOutput", "BeamSearchParams", "BeamSearchSequence",
            "ClassificationOutput", "ClassificationRequestOutput", "CompletionOutput", "EmbeddingOutput",
-           "EmbeddingRequestOutput", "EngineArgs", "LLM", "LoRARequest", "Logprob", "PoolingOutput", "PoolingParams",
+           "EmbeddingRequestOutput", "EngineArgs", "FlexibleArgumentParser", "LLM", "LoRARequest", "Logprob", "PoolingOutput", "PoolingParams",
            "PoolingRequestOutput", "RequestOutput", "RequestOutputKind", "SamplingParams", "ScoringOutput",
            "ScoringRequestOutput", "StructuredOutputsParams", "TextPrompt", "Tokenizer", "TokensPrompt", "__version__"]

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -17,6 +18,13 @@
 namespace quire::capi {
 namespace {
 
+// "--max-model-len" -> "max_model_len".
+std::string name_of(std::string_view flag) {
+  std::string name(flag.substr(flag.find_first_not_of('-')));
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
 std::string flag_of(std::string name) {
   std::replace(name.begin(), name.end(), '_', '-');
   return "--" + name;
@@ -25,13 +33,11 @@ std::string flag_of(std::string name) {
 Failure unknown_option(const CLI::App& app, const std::string& name) {
   std::vector<std::string> known = {"model"};
   for (const CLI::Option* option : app.get_options()) {
-    std::string other = option->get_lnames().empty() ? "" : option->get_lnames()[0];
-    std::replace(other.begin(), other.end(), '-', '_');
-    known.push_back(std::move(other));
+    if (!option->get_lnames().empty()) known.push_back(name_of(option->get_lnames()[0]));
   }
   const std::string meant = did_you_mean(name, known);
   return invalid_field(
-      name, {"is no option of a model", (meant.empty() ? "; docs/python.md says where to find the list" : meant)});
+      name, {"is no option of a model", (meant.empty() ? "; quire run --help and quire_options() list them" : meant)});
 }
 
 // Whether a value asks for nothing: false, an empty text or structure, or what the flag is anyway.
@@ -147,6 +153,12 @@ Result<std::string> argument(const std::string& name, const json::Value& value) 
       return flag + "=" + value.as_string();
     case json::Kind::kArray:
       return invalid_field(name, "must not be a list");
+    case json::Kind::kDouble: {
+      // 4e9 is as good as 4000000000.
+      const double number = value.as_double();
+      const bool whole = number == std::floor(number) && std::fabs(number) < 0x1p53;
+      return flag + "=" + (whole ? std::to_string(static_cast<int64_t>(number)) : json::dump(value));
+    }
     default:
       return flag + "=" + json::dump(value);
   }
@@ -200,6 +212,28 @@ Result<llm::Options> read_options(std::string_view text) {
   QUIRE_TRY(cli::apply_task(task, options));
   QUIRE_TRY(cli::resolve_model_argument(options));
   return options;
+}
+
+json::Value options_json() {
+  llm::Options options;
+  CLI::App app;
+  app.set_help_flag();
+  cli::add_model_flags(app, options);
+  json::Value out{json::Object{}};
+  out.set("model", "A folder, a .gguf, a cached name, or nothing for the default model");
+  for (const CLI::Option* option : app.get_options()) {
+    if (!option->get_lnames().empty()) out.set(name_of(option->get_lnames()[0]), option->get_description());
+  }
+  out.set("task", "What sets runner and convert: auto, generate, embed, classify, score or reward");
+  for (const ServerFlag& flag : kServerFlags) out.set(std::string(flag.name), std::string("No effect: ") + flag.why);
+  const auto add = [&](const std::string& name, bool refused, const char* why) {
+    if (out.find(name) == nullptr) out.set(name, std::string(refused ? "Not supported: " : "No effect: ") + why);
+  };
+  for (const LibraryOption& option : kLibraryOptions) add(std::string(option.name), option.refused, option.why);
+  for (const cli::UnusedFlag& flag : cli::unused_flags()) {
+    add(name_of(flag.name), flag.treatment == cli::Treatment::kRefused, flag.why);
+  }
+  return out;
 }
 
 }  // namespace quire::capi

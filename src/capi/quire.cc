@@ -247,6 +247,11 @@ quire_llm* quire_load_cancellable(const char* options, int (*cancelled)(void* co
   });
 }
 
+char* quire_options(void) {
+  return guarded<char*>(nullptr, nullptr,
+                        []() -> Result<char*> { return copy_text(quire::json::dump(quire::capi::options_json())); });
+}
+
 void quire_free(quire_llm* llm) {
   if (llm == nullptr || llm->model->is_forked()) return;
   delete llm;

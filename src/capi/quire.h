@@ -50,6 +50,8 @@ quire_llm* quire_load(const char* options, quire_error* error);
  * something other than 0, loading ends with QUIRE_CANCELLED. */
 quire_llm* quire_load_cancellable(const char* options, int (*cancelled)(void* context), void* context,
                                   quire_error* error);
+/* The options that these take: a JSON object with a description for each name. Free it with quire_free_text. */
+char* quire_options(void);
 /* Requests that still run are aborted when their streams are closed too. May be null. */
 void quire_free(quire_llm* llm);
 /* A JSON object: name, max_model_len, vocab_size, eos_token_ids (those that end an answer), default_sampling_params,

@@ -142,6 +142,10 @@ TEST_F(CApi, SaysWhatIsWrongWithARequest) {
   EXPECT_NE(refused(R"({"prompt_token_ids": [1], "messages": [{}]})").find("one of prompt"), std::string::npos);
   EXPECT_NE(refused(R"({"prompt_token_ids": [99999999]})").find("vocabulary"), std::string::npos);
   EXPECT_NE(refused(R"({"prompt_token_ids": [1], "top_p": 0})").find("top_p"), std::string::npos);
+  EXPECT_NE(refused(R"({"prompt_token_ids": [1], "lora_name": "a"})").find("lora_path"), std::string::npos);
+  char* text = quire_generate(llm_, R"({"prompt_token_ids": [1], "max_tokens": 1, "task": null})", &told_.error);
+  EXPECT_NE(text, nullptr) << told_.message();  // null means that it is not given
+  quire_free_text(text);
   EXPECT_EQ(quire_generate(llm_, "{", nullptr), nullptr);  // the error need not be given
 }
 
@@ -312,6 +316,7 @@ TEST(CApiLoad, TakesOptionsThatAskForNothing) {
       const char* more :
       {R"("additional_config": {}, "structured_outputs_config": {}, "limit_mm_per_prompt": {}, "logits_processors": [])",
        R"("allowed_local_media_path": "", "data_parallel_size": 1, "model_impl": "auto", "language_model_only": true)",
+       R"("max_model_len": 64.0, "kv_cache_memory_bytes": 1e9)",
        R"("distributed_executor_backend": "mp", "served_model_name": "x", "disable_cascade_attn": true)"}) {
     Told told;
     quire_llm* llm = quire_load(options(std::string(", ") + more).c_str(), &told.error);
@@ -324,6 +329,20 @@ TEST(CApiLoad, TakesOptionsThatAskForNothing) {
     EXPECT_EQ(quire_load(options(std::string(", ") + more).c_str(), &told.error), nullptr) << more;
     EXPECT_NE(told.message().find("is not supported: "), std::string::npos) << told.message();
   }
+}
+
+TEST(CApiLoad, ListsItsOptions) {
+  char* text = quire_options();
+  ASSERT_NE(text, nullptr);
+  const auto all = quire::json::parse(text);
+  quire_free_text(text);
+  ASSERT_TRUE(all.ok());
+  for (const char* name : {"model", "max_model_len", "enable_prefix_caching", "task", "trust_remote_code"}) {
+    ASSERT_NE(all->find(name), nullptr) << name;
+    EXPECT_FALSE(all->find(name)->as_string().empty()) << name;
+  }
+  for (const auto& [name, help] : all->as_object()) EXPECT_EQ(name.find('-'), std::string::npos) << name;
+  EXPECT_EQ(all->find("revision")->as_string().rfind("Not supported: ", 0), 0u);
 }
 
 TEST(CApiLoad, CanBeCancelled) {

@@ -346,7 +346,8 @@ def test_options_of_vllm_that_ask_for_nothing_are_taken_and_others_refused_with_
     assert llm.max_model_len == 64
     for option, words in (({"cpu_offload_gb": 4}, "does not offload weights"), ({"tokenizer_mode": "slow"}, "from its files"),
                           ({"trust_remote_code": "yes"}, "true or false"), ({"swap_space": "much"}, "a number"),
-                          ({"gpu_memory_utilization": 1.5}, "at most 1"), ({"task": "sing"}, "choose auto, generate"),
+                          ({"gpu_memory_utilization": 1.5}, "at most 1"), ({"threads": 1.5}, "threads"),
+                          ({"hf_overrides": {"hidden_size": 5}}, "config.json, which the GGUF file"), ({"task": "sing"}, "choose auto, generate"),
                           ({"task": "embed", "runner": "generate"}, "leave one or the other out"), ({"task": 3}, "a string")):
         with pytest.raises(ValueError, match=words):
             LLM(model_path, device="cpu", **option)
@@ -408,6 +409,38 @@ def test_engine_args_have_the_options_of_a_model(model_path):
         assert part is not None, group
         flags |= {flag.replace("-", "_") for flag in re.findall(r"^\s+--([a-z][a-z-]+)", part[1], re.M)}
     assert len(flags) > 40 and {flag.removeprefix("no_") for flag in flags} - fields == {"lora_modules"}
+
+
+def test_engine_args_are_flags_of_a_program(model_path, capsys):
+    import argparse
+    from quire import AsyncEngineArgs, EngineArgs, FlexibleArgumentParser, LLM
+    parser = FlexibleArgumentParser()
+    assert EngineArgs.add_cli_args(parser) is parser
+    parser.add_argument("--max-tokens", type=int)
+    parser.set_defaults(model=model_path)
+    args = parser.parse_args(["--max_model_len", "64", "--no-enable-prefix-caching", "-tp", "1", "--max_tokens=3",
+                              "--override-generation-config", '{"temperature": 0.5}', "--kv-cache-memory-bytes", "64MiB",
+                              "--enable-lora", "--lora-target-modules", "q_proj", "v_proj"])
+    found = EngineArgs.from_cli_args(args)
+    assert found == EngineArgs(model_path, max_model_len=64, enable_prefix_caching=False, tensor_parallel_size=1,
+                               override_generation_config='{"temperature": 0.5}', kv_cache_memory_bytes="64MiB",
+                               enable_lora=True, lora_target_modules=["q_proj", "v_proj"])
+    llm = LLM.from_engine_args(found)
+    assert llm.max_model_len == 64 and llm.get_default_sampling_params().temperature == 0.5
+    # As in vLLM's examples: flags in a group, and all of them as arguments of LLM.
+    parser = argparse.ArgumentParser()
+    group = parser.add_argument_group("Engine arguments")
+    EngineArgs.add_cli_args(group)
+    group.set_defaults(model=model_path, max_model_len=32)
+    assert LLM(**vars(parser.parse_args([]))).max_model_len == 32
+    parser = AsyncEngineArgs.add_cli_args(argparse.ArgumentParser())
+    assert AsyncEngineArgs.from_cli_args(parser.parse_args(["--enable-log-requests"])) == AsyncEngineArgs(
+        enable_log_requests=True)
+    alone = AsyncEngineArgs.add_cli_args(argparse.ArgumentParser(), async_args_only=True)
+    assert set(vars(alone.parse_args([]))) == {"enable_log_requests", "disable_log_requests"}
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--help"])
+    assert "longest that fits in memory" in " ".join(capsys.readouterr().out.split())
 
 
 def test_beam_search_finds_what_a_search_by_hand_finds(llm):
