@@ -10,11 +10,10 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Itera
 from typing import Any
 
 from . import _quire
-from .beam_search import Beams, BeamSearchParams
 from .llm import Conversation, Engine, Prompt, Tokenizer, chat_fields, prompt_fields, tokenization_fields
 from .outputs import Collector, CompletionOutput, LoRARequest, RequestOutput
 from .pooling import PoolingOutput, PoolingParams, PoolingRequestOutput, pool_fields, take
-from .sampling_params import SamplingParams
+from .sampling_params import BeamSearchParams, SamplingParams
 
 
 class AsyncTokenizer(Tokenizer):

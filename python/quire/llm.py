@@ -13,13 +13,13 @@ import numpy
 import numpy.typing
 
 from . import _quire
-from .beam_search import Beams, BeamSearchOutput, BeamSearchParams
+from .beam_search import Beams, BeamSearchOutput
 from .engine_args import EngineArgs
 from .outputs import Collector, LoRARequest, RequestOutput, TokenTexts
 from .pooling import (ClassificationOutput, ClassificationRequestOutput, EmbeddingOutput, EmbeddingRequestOutput,
                       PoolingOutput, PoolingParams, PoolingRequestOutput, ScoringOutput, ScoringRequestOutput, pair_up,
                       pool_fields, take)
-from .sampling_params import RequestOutputKind, SamplingParams, to_json
+from .sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams, to_json
 
 TokenIds: TypeAlias = Union[Sequence[int], numpy.typing.NDArray[numpy.integer[Any]]]
 Prompt: TypeAlias = Union[str, TokenIds, Mapping[str, Any]]

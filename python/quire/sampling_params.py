@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SamplingParams and what belongs to it, with vLLM's names and defaults."""
+"""SamplingParams, BeamSearchParams and what belongs to them, with vLLM's names and defaults."""
 
 from __future__ import annotations
 
@@ -124,6 +124,31 @@ class SamplingParams:
                 raise TypeError(f"logit_bias must map token ids to numbers, not be a {type(self.logit_bias).__name__}")
             fields["logit_bias"] = {str(token): value for token, value in self.logit_bias.items()}
         return {name: value for name, value in fields.items() if value is not None or name == "max_tokens"}
+
+
+@dataclasses.dataclass(kw_only=True)
+class BeamSearchParams:
+    beam_width: int
+    """How many answers are pursued, and returned."""
+    max_tokens: int
+    ignore_eos: bool = False
+    temperature: float = 0.0
+    """Only 0: the likeliest tokens are taken."""
+    length_penalty: float = 1.0
+    """A beam's score is the sum of its log probabilities, divided by its length, prompt included, to this power."""
+    include_stop_str_in_output: bool = False
+    """Whether the end token is among the tokens of an answer that ended."""
+
+    def __post_init__(self) -> None:
+        if self.beam_width < 1 or self.max_tokens < 1:
+            raise ValueError("beam_width and max_tokens must be at least 1")
+        if self.temperature != 0:
+            raise ValueError("temperature must be 0: beam search takes the likeliest tokens, and none at random")
+
+    def _step_params(self) -> SamplingParams:
+        """What a step asks for, for each beam."""
+        return SamplingParams(temperature=0, max_tokens=1, logprobs=2 * self.beam_width, ignore_eos=True,
+                              detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
 
 
 def to_json(value: Any) -> str:

@@ -443,6 +443,73 @@ def test_engine_args_are_flags_of_a_program(model_path, capsys):
     assert "longest that fits in memory" in " ".join(capsys.readouterr().out.split())
 
 
+def test_an_llm_engine_steps_through_its_requests(llm, model_path):
+    from quire import EngineArgs, LLMEngine, PoolingParams, RequestOutputKind, SamplingParams
+    engine = LLMEngine.from_engine_args(EngineArgs(model_path, max_model_len=512, max_num_seqs=8))
+    assert engine.step() == [] and not engine.has_unfinished_requests()
+    settings = {"0": greedy(logprobs=1, prompt_logprobs=1), "1": SamplingParams(n=2, temperature=1, seed=3, max_tokens=5),
+                "2": greedy(output_kind=RequestOutputKind.FINAL_ONLY), "3": greedy(output_kind=RequestOutputKind.DELTA)}
+    waiting, found, pieces = list(settings.items()), {}, []
+    while waiting or engine.has_unfinished_requests():
+        if waiting:
+            name, params = waiting.pop(0)
+            engine.add_request(name, PROMPT, params)
+        for output in engine.step():
+            assert output.request_id in settings
+            if output.request_id == "3":
+                pieces.append(output.outputs[0].text)
+            if output.finished:
+                found[output.request_id] = output
+    assert engine.get_num_unfinished_requests() == 0 and set(found) == set(settings)
+    for name in ("0", "1", "2"):
+        assert found[name].outputs == llm.generate(PROMPT, settings[name])[0].outputs
+    assert "".join(pieces) == found["2"].outputs[0].text
+    for name in ("a", "b"):
+        engine.add_request(name, PROMPT, greedy(max_tokens=None, ignore_eos=True))
+    with pytest.raises(ValueError, match="'a' is running already"):
+        engine.add_request("a", PROMPT, greedy())
+    with pytest.raises(ValueError, match="temperature"):
+        engine.add_request("c", PROMPT, greedy(temperature=-1))
+    with pytest.raises(ValueError, match="load it with"):
+        engine.add_request("c", PROMPT, PoolingParams(task="embed"))
+    assert {output.request_id for output in engine.step()} <= {"a", "b"}
+    engine.abort_request(["a", "nobody"])
+    engine.abort_request("b")
+    assert engine.step() == [] and not engine.has_unfinished_requests()
+    engine.add_request("a", PROMPT, greedy(max_tokens=1))
+    assert engine.step()[0].finished
+    embedder = LLMEngine(model_path, max_model_len=64, runner="pooling")
+    embedder.add_request("x", PROMPT, PoolingParams(task="embed"))
+    [output] = embedder.step()
+    assert output.request_id == "x" and output.outputs.data.ndim == 1 and not embedder.has_unfinished_requests()
+
+
+def test_names_are_found_in_vllms_modules():
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent("""
+        import pickle
+        from quire.lora.request import LoRARequest
+        from quire.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams, StructuredOutputsParams
+        from quire.beam_search import BeamSearchOutput, BeamSearchSequence
+        from quire.engine.arg_utils import AsyncEngineArgs, EngineArgs
+        from quire.engine.async_llm_engine import AsyncLLMEngine
+        from quire.engine.llm_engine import LLMEngine
+        from quire.entrypoints.llm import LLM
+        from quire.inputs import TextPrompt, TokensPrompt
+        from quire.outputs import CompletionOutput, EmbeddingRequestOutput, PoolingOutput, RequestOutput
+        from quire.pooling_params import PoolingParams
+        from quire.utils import FlexibleArgumentParser
+        from quire.v1.engine.async_llm import AsyncLLM
+        import quire, quire.lora.request
+        assert quire.lora.request.LoRARequest is quire.LoRARequest is LoRARequest
+        assert pickle.loads(pickle.dumps(SamplingParams(top_k=3))) == SamplingParams(top_k=3)
+        try:
+            import quire.lora.nothing
+        except ModuleNotFoundError:
+            print("good")
+    """)], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(PACKAGE)}, timeout=60)
+    assert done.returncode == 0 and done.stdout == "good\n", done.stderr
+
+
 def test_beam_search_finds_what_a_search_by_hand_finds(llm):
     from quire import BeamSearchParams
     tokenizer = llm.get_tokenizer()
