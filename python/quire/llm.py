@@ -52,16 +52,34 @@ class Tokenizer:
     def __init__(self, model: _quire.Model):
         self._model = model
 
-    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
-        """As encode(), in the form of transformers."""
+    def __call__(self, text: str | Sequence[str], add_special_tokens: bool = True) -> dict[str, list[Any]]:
+        """As encode(), in the form of transformers; a list of texts gives a list of lists."""
+        if not isinstance(text, str):
+            each = [self(one, add_special_tokens) for one in text]
+            return {name: [one[name] for one in each] for name in ("input_ids", "attention_mask")}
         ids: list[int] = self.encode(text, add_special_tokens).tolist()
         return {"input_ids": ids, "attention_mask": [1] * len(ids)}
+
+    def __len__(self) -> int:
+        """The size of the model's vocabulary."""
+        size: int = json.loads(self._model.info())["vocab_size"]
+        return size
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The token that ends an answer; of several, the first."""
+        ids: list[int] = json.loads(self._model.info())["eos_token_ids"]
+        return ids[0] if ids else None
 
     def encode(self, text: str, add_special_tokens: bool = True) -> numpy.typing.NDArray[numpy.int32]:
         return self._model.tokenize(to_json({"prompt": text, "add_special_tokens": add_special_tokens}))
 
-    def decode(self, token_ids: TokenIds, skip_special_tokens: bool = True) -> str:
-        return self._model.detokenize(token_array(token_ids), skip_special_tokens)
+    def decode(self, token_ids: TokenIds | int, skip_special_tokens: bool = True) -> str:
+        ids = [token_ids] if isinstance(token_ids, (int, numpy.integer)) else token_ids
+        return self._model.detokenize(token_array(ids), skip_special_tokens)
+
+    def batch_decode(self, sequences: Iterable[TokenIds], skip_special_tokens: bool = True) -> list[str]:
+        return [self.decode(token_ids, skip_special_tokens) for token_ids in sequences]
 
     @overload
     def apply_chat_template(self, messages: Conversation, *, tokenize: Literal[True] = True,

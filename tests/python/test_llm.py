@@ -66,6 +66,10 @@ def test_programs_for_vllm_find_its_other_names(llm):
     assert text.startswith("<|im_start|>system") and text.endswith("<|im_start|>assistant\n")
     ids = tokenizer.apply_chat_template(messages)
     assert tokenizer(text) == {"input_ids": ids.tolist(), "attention_mask": [1] * len(ids)}
+    assert tokenizer([text, "a"])["input_ids"] == [ids.tolist(), tokenizer.encode("a").tolist()]
+    assert tokenizer.decode(int(ids[4])) == tokenizer.decode(ids[4:5])
+    assert tokenizer.batch_decode([ids[4:6], ids[5:9]]) == [tokenizer.decode(ids[4:6]), tokenizer.decode(ids[5:9])]
+    assert tokenizer.decode(tokenizer.eos_token_id, skip_special_tokens=False) == "<|im_end|>" and len(tokenizer) == 49152
     chat, plain = llm.chat(messages, greedy(), chat_template_content_format="auto")[0], llm.generate(text, greedy())[0]
     assert chat.outputs[0].token_ids == plain.outputs[0].token_ids
     forms = [TextPrompt(prompt=text), TokensPrompt(prompt_token_ids=ids)]
