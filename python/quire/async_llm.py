@@ -239,7 +239,9 @@ def wake(model: _quire.Model, descriptor: int, waiting: set[asyncio.Event]) -> N
 
 
 def stop_reading(loop: asyncio.AbstractEventLoop, model: _quire.Model) -> None:
-    loop.remove_reader(model.event_fd())
+    descriptor = model.event_fd()
+    if descriptor >= 0:  # else this process was forked, and shares what the loop waits for with its parent
+        loop.remove_reader(descriptor)
 
 
 AsyncLLMEngine = AsyncLLM

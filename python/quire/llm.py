@@ -250,20 +250,23 @@ class LLM(Engine):
         """Forgets the pages of earlier prompts. False, and nothing is forgotten, if a request is using some."""
         return self._model.reset_prefix_cache()
 
-    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
+    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None, *,
+               lora_request: LoRARequest | None = None) -> Iterator[RequestOutput]:
         """Continues one prompt, and yields while it does: by sampling_params.output_kind the whole answer so far, or
         only what is new. An iterator that is closed early aborts the request."""
-        return self._iterate(self._start(prompt_fields(prompt), sampling_params))
+        return self._iterate(self._start(prompt_fields(prompt), sampling_params, lora_request=lora_request))
 
     def stream_chat(self, messages: Conversation, sampling_params: SamplingParams | None = None, *,
                     chat_template: str | None = None, add_generation_prompt: bool = True,
                     continue_final_message: bool = False, tools: Sequence[Mapping[str, Any]] | None = None,
-                    chat_template_kwargs: Mapping[str, Any] | None = None) -> Iterator[RequestOutput]:
+                    chat_template_kwargs: Mapping[str, Any] | None = None,
+                    lora_request: LoRARequest | None = None) -> Iterator[RequestOutput]:
         """The same for a conversation."""
         return self._iterate(self._start(chat_fields(messages, chat_template=chat_template, tools=tools,
                                                      add_generation_prompt=add_generation_prompt,
                                                      continue_final_message=continue_final_message,
-                                                     chat_template_kwargs=chat_template_kwargs), sampling_params))
+                                                     chat_template_kwargs=chat_template_kwargs), sampling_params,
+                                         lora_request=lora_request))
 
     def encode(self, prompts: Prompt | Sequence[Prompt],
                pooling_params: PoolingParams | Sequence[PoolingParams] | None = None, *, use_tqdm: bool = False,

@@ -2,6 +2,7 @@
 """AsyncLLM: async generators, many at once, abort, and errors."""
 
 import asyncio
+import contextlib
 import gc
 import os
 import sys
@@ -107,6 +108,21 @@ def test_an_engine_that_is_dropped_is_freed_while_the_loop_runs(model_path):
             await asyncio.sleep(0.1)
             assert threads == 0 or len(os.listdir("/proc/self/task")) < threads
     asyncio.run(main())
+
+
+def test_a_forked_process_leaves_the_loop_of_its_parent_alone(async_llm):
+    async def main():
+        generator = async_llm.generate(PROMPT, greedy(max_tokens=40, ignore_eos=True))
+        await anext(generator)
+        pid = os.fork()
+        if pid == 0:
+            with contextlib.suppress(BaseException):
+                async_llm.shutdown()
+                os._exit(0)
+            os._exit(1)
+        assert os.waitpid(pid, 0)[1] == 0
+        return await asyncio.wait_for(last(generator), 60)
+    assert asyncio.run(main()).outputs[0].finish_reason == "length"
 
 
 def test_the_tokenizer_comes_with_and_without_await(async_llm):
