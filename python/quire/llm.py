@@ -144,9 +144,10 @@ class Engine:
                lora_request: LoRARequest | None = None) -> Collector:
         check_type(params, SamplingParams, "sampling_params")
         fields = {**fields, **(params._fields() if params is not None else {})}
-        stream = self._submit(fields, priority, lora_request)
         if kind is None:
             kind = params.output_kind if params is not None else RequestOutputKind.CUMULATIVE
+            check_type(kind, RequestOutputKind, "output_kind")
+        stream = self._submit(fields, priority, lora_request)
         n = params.n if params is not None else self._info["default_sampling_params"]["n"]
         name = request_id or str(next(self._numbers))
         # Of a conversation the text is what its template made of it, as in vLLM.
@@ -173,6 +174,8 @@ class Engine:
         if priority:
             fields["priority"] = priority
         tokens = fields.pop("prompt_token_ids", None)
+        if tokens is not None:
+            fields.pop("prompt", None)  # the text that the ids are, for the output
         return self._model.start(to_json(fields), None if tokens is None else token_array(tokens))
 
 
@@ -445,9 +448,7 @@ def prompt_fields(prompt: Prompt) -> dict[str, Any]:
     unknown = set(fields) - {"prompt", "prompt_token_ids", "cache_salt"}
     if unknown:
         raise ValueError(f"a prompt has prompt or prompt_token_ids, and cache_salt, but not {sorted(unknown)[0]}")
-    if "prompt_token_ids" in fields:
-        fields.pop("prompt", None)  # the ids are the text's
-    elif "prompt" not in fields:
+    if "prompt_token_ids" not in fields and "prompt" not in fields:
         raise ValueError("a prompt needs prompt or prompt_token_ids")
     return fields
 

@@ -7,6 +7,9 @@ import copy
 import dataclasses
 import enum
 import json as json_module
+import math
+import numbers
+import operator
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -140,6 +143,15 @@ class BeamSearchParams:
     """Whether the end token is among the tokens of an answer that ended."""
 
     def __post_init__(self) -> None:
+        for name in ("beam_width", "max_tokens"):
+            try:
+                setattr(self, name, operator.index(getattr(self, name)))
+            except TypeError:
+                raise TypeError(f"{name} must be an integer, not {type(getattr(self, name)).__name__}") from None
+        if not isinstance(self.length_penalty, numbers.Real):
+            raise TypeError(f"length_penalty must be a number, not {type(self.length_penalty).__name__}")
+        if not math.isfinite(self.length_penalty):
+            raise ValueError(f"length_penalty must be finite, got {self.length_penalty}")
         if self.beam_width < 1 or self.max_tokens < 1:
             raise ValueError("beam_width and max_tokens must be at least 1")
         if self.temperature != 0:

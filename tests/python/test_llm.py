@@ -49,11 +49,12 @@ def test_prompts_in_every_form_get_the_same_answer(llm):
     ids = llm.get_tokenizer().encode(PROMPT)
     assert ids.dtype == numpy.int32
     forms = [PROMPT, ids, ids.tolist(), ids.astype(numpy.int64)[::1], {"prompt": PROMPT}, {"prompt_token_ids": ids},
-             {"prompt_token_ids": ids.tolist(), "prompt": "not read"}, {"prompt": PROMPT, "cache_salt": "pepper"}]
+             {"prompt_token_ids": ids.tolist(), "prompt": "its text"}, {"prompt": PROMPT, "cache_salt": "pepper"}]
     outputs = llm.generate(forms, greedy())
     assert len(outputs) == len(forms)
     assert len({output.outputs[0].text for output in outputs}) == 1
     assert [output.prompt for output in outputs[:2]] == [PROMPT, None]
+    assert outputs[6].prompt == "its text"  # as in vLLM; it was left out
     for form in (ids, ids.tolist(), {"prompt_token_ids": ids}):
         assert len(llm.generate(form, greedy())) == 1
 
@@ -271,6 +272,9 @@ def test_a_value_of_the_wrong_type_is_named(llm):
             (lambda: llm.generate("x", "greedy"), "sampling_params must be a SamplingParams, .* not a str"),
             (lambda: llm.generate("x", beams), "not a BeamSearchParams"),
             (lambda: list(llm.stream("x", beams)), "of the type SamplingParams, not BeamSearchParams"),
+            (lambda: list(llm.stream("x", greedy(output_kind="delta"))), "output_kind must be of .* RequestOutputKind, not str"),
+            (lambda: BeamSearchParams(beam_width=2.5, max_tokens=1), "beam_width must be an integer, not float"),
+            (lambda: BeamSearchParams(beam_width=2, max_tokens=1, length_penalty="a"), "length_penalty must be a number"),
             (lambda: llm.beam_search("x", greedy()), "of the type BeamSearchParams, not SamplingParams"),
             (lambda: llm.generate("x", lora_request="path"), "lora_requests must be a LoRARequest, .* not a str"),
             (lambda: llm.generate("x", priority=3), "priority must be a list"),
