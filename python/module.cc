@@ -83,7 +83,7 @@ nb::list list_of(const int32_t* tokens, size_t count) {
 nb::tuple tuple_of(const quire_delta& delta) {
   const nb::object finish = delta.finish_reason != nullptr ? nb::object(nb::str(delta.finish_reason)) : nb::none();
   nb::object stop = nb::none();
-  if (delta.stop_string != nullptr) stop = nb::str(delta.stop_string);
+  if (delta.stop_string != nullptr) stop = nb::str(delta.stop_string, delta.stop_string_bytes);
   if (delta.stop_token >= 0) stop = nb::int_(delta.stop_token);
   return nb::make_tuple(delta.index, nb::str(delta.text, delta.text_bytes), list_of(delta.tokens, delta.num_tokens),
                         rows_of(delta.logprobs), rows_of(delta.prompt_logprobs), finish, stop, delta.cached_tokens);

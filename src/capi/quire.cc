@@ -140,7 +140,10 @@ quire_delta show(quire_stream& stream) {
   out.logprobs = flatten(from.logprobs, stream.entries[0], stream.ends[0]);
   out.prompt_logprobs = flatten(from.prompt_logprobs, stream.entries[1], stream.ends[1]);
   if (from.finish != quire::engine::FinishReason::kNone) out.finish_reason = quire::engine::name(from.finish);
-  if (const auto* text = std::get_if<std::string>(&from.stop_reason)) out.stop_string = text->c_str();
+  if (const auto* text = std::get_if<std::string>(&from.stop_reason)) {
+    out.stop_string = text->c_str();
+    out.stop_string_bytes = text->size();
+  }
   const auto* token = std::get_if<int32_t>(&from.stop_reason);
   out.stop_token = token != nullptr ? *token : -1;
   out.cached_tokens = from.cached_tokens;

@@ -106,6 +106,7 @@ typedef struct quire_delta {
   const char* stop_string;        /* the stop string that ended the answer, else null */
   int32_t stop_token;             /* the entry of stop_token_ids that ended the answer, else -1 */
   int64_t cached_tokens;          /* prompt tokens that were found in the prefix cache */
+  size_t stop_string_bytes;       /* without the closing 0; a stop string may have zeros, like a text */
 } quire_delta;
 
 /* Starts a request. If `tokens` is not null, they are the prompt, and the request has none. Null on failure. */

@@ -131,6 +131,13 @@ def test_stop_strings_and_tokens(llm):
     assert token not in output.outputs[0].token_ids and "Paris" not in output.outputs[0].text
 
 
+def test_a_stop_string_may_have_zeros(llm):
+    """stop_reason had what stands before the first zero."""
+    [zero] = llm.get_tokenizer().encode("\0").tolist()
+    [output] = llm.generate("x", greedy(allowed_token_ids=[zero], stop=["\0\0"]))
+    assert output.outputs[0].stop_reason == "\0\0" and output.outputs[0].finish_reason == "stop"
+
+
 def test_no_max_tokens_goes_on_to_the_end_of_the_context(llm):
     [output] = llm.generate(PROMPT, greedy(max_tokens=None, ignore_eos=True))
     assert len(output.prompt_token_ids) + len(output.outputs[0].token_ids) == llm.max_model_len == 1024
