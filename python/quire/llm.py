@@ -117,6 +117,7 @@ class Engine:
     @classmethod
     def from_engine_args(cls: type[_E], engine_args: EngineArgs) -> _E:
         """As with the same keyword arguments."""
+        check_type(engine_args, EngineArgs, "engine_args")
         return cls(**engine_args._options())
 
     @property

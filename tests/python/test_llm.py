@@ -282,6 +282,7 @@ def test_a_value_of_the_wrong_type_is_named(llm):
             (lambda: list(llm.stream("x", greedy(output_kind="delta"))), "output_kind must be of .* RequestOutputKind, not str"),
             (lambda: BeamSearchParams(beam_width=2.5, max_tokens=1), "beam_width must be an integer, not float"),
             (lambda: BeamSearchParams(beam_width=2, max_tokens=1, length_penalty="a"), "length_penalty must be a number"),
+            (lambda: type(llm).from_engine_args({"model": "x"}), "engine_args must be of the type EngineArgs, not dict"),
             (lambda: llm.beam_search("x", greedy()), "of the type BeamSearchParams, not SamplingParams"),
             (lambda: llm.generate("x", lora_request="path"), "lora_requests must be a LoRARequest, .* not a str"),
             (lambda: llm.generate("x", priority=3), "priority must be a list"),
@@ -351,6 +352,14 @@ def test_wrong_models_and_options_are_errors(model_path, tmp_path):
                            ({"threads": True}, "true or false"), ({"device": "abacus"}, "abacus")):
         with pytest.raises(ValueError, match=words):
             LLM(model_path, **options)
+
+
+def test_a_tokenizer_that_does_not_exist_is_named(model_path, tmp_path):
+    """The folder above it was looked into instead."""
+    from quire import LLM
+    for name in ("Qwen/Qwen3-0.6B", tmp_path / "typo"):
+        with pytest.raises(FileNotFoundError, match="'[^']*(Qwen3-0.6B|typo)' does not exist; give a folder with a tokenizer"):
+            LLM(model_path, tokenizer=name)
 
 
 def test_options_of_vllm_that_ask_for_nothing_are_taken_and_others_refused_with_the_reason(model_path):
