@@ -83,7 +83,7 @@ nb::list list_of(const int32_t* tokens, size_t count) {
 nb::tuple tuple_of(const quire_delta& delta) {
   const nb::object finish = delta.finish_reason != nullptr ? nb::object(nb::str(delta.finish_reason)) : nb::none();
   nb::object stop = nb::none();
-  if (delta.stop_string != nullptr) stop = nb::str(delta.stop_string);
+  if (delta.stop_string != nullptr) stop = nb::str(delta.stop_string, delta.stop_string_bytes);
   if (delta.stop_token >= 0) stop = nb::int_(delta.stop_token);
   return nb::make_tuple(delta.index, nb::str(delta.text, delta.text_bytes), list_of(delta.tokens, delta.num_tokens),
                         rows_of(delta.logprobs), rows_of(delta.prompt_logprobs), finish, stop, delta.cached_tokens);
@@ -169,10 +169,12 @@ class Model {
  public:
   explicit Model(const std::string& options) {
     Failure failure;
+    bool interrupted = false;
     {
       const nb::gil_scoped_release released;
-      llm_.reset(quire_load(options.c_str(), &failure.error));
+      llm_.reset(quire_load_cancellable(options.c_str(), &Model::has_signal, &interrupted, &failure.error));
     }
+    if (interrupted) throw nb::python_error();
     if (llm_ == nullptr) failure.raise();
   }
 
@@ -226,6 +228,14 @@ class Model {
   }
 
  private:
+  // Whether a signal's handler raised an exception, such as KeyboardInterrupt, which then is Python's current error.
+  static int has_signal(void* interrupted) {
+    const nb::gil_scoped_acquire held;
+    if (PyErr_CheckSignals() == 0) return 0;
+    *static_cast<bool*>(interrupted) = true;
+    return 1;
+  }
+
   struct Free {
     void operator()(quire_llm* llm) const { quire_free(llm); }
   };
@@ -249,6 +259,10 @@ double similarity(const Vectors& query, const Vectors& document) {
 NB_MODULE(_quire, module) {
   nb::set_leak_warnings(false);  // a stream that is still referenced when Python ends is no leak
   module.def("version", [] { return std::string(quire_version()); });
+  module.def("options", [] {
+    char* text = quire_options();
+    return take_text(text, text == nullptr ? 0 : std::strlen(text));
+  });
   module.def("similarity", &similarity, nb::arg("query"), nb::arg("document"));
   nb::class_<Stream>(module, "Stream")
       .def("prompt", &Stream::prompt)

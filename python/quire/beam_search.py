@@ -7,26 +7,7 @@ import dataclasses
 from typing import Any
 
 from .outputs import Logprob, LoRARequest, RequestOutput
-
-
-@dataclasses.dataclass(kw_only=True)
-class BeamSearchParams:
-    beam_width: int
-    """How many answers are pursued, and returned."""
-    max_tokens: int
-    ignore_eos: bool = False
-    temperature: float = 0.0
-    """Only 0: the likeliest tokens are taken."""
-    length_penalty: float = 1.0
-    """A beam's score is the sum of its log probabilities, divided by its length, prompt included, to this power."""
-    include_stop_str_in_output: bool = False
-    """Whether the end token is among the tokens of an answer that ended."""
-
-    def __post_init__(self) -> None:
-        if self.beam_width < 1 or self.max_tokens < 1:
-            raise ValueError("beam_width and max_tokens must be at least 1")
-        if self.temperature != 0:
-            raise ValueError("temperature must be 0: beam search takes the likeliest tokens, and none at random")
+from .sampling_params import BeamSearchParams
 
 
 @dataclasses.dataclass
@@ -57,6 +38,7 @@ class Beams:
 
     def __init__(self, fields: dict[str, Any], prompt: list[int], params: BeamSearchParams, max_model_len: int,
                  eos: list[int], lora_request: LoRARequest | None):
+        self.prompt = prompt
         self.lora_request = lora_request
         self._more = fields
         self._params = params

@@ -1,12 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EngineArgs: the arguments of LLM and AsyncLLM as an object, as vLLM has them."""
+"""EngineArgs: the arguments of LLM and AsyncLLM as an object, as vLLM has them, and as flags of a program."""
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
+import json
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias, Union
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar, Union
+
+from . import _quire
+
+_Parser = TypeVar("_Parser", bound=argparse._ActionsContainer)
+_Args = TypeVar("_Args", bound="EngineArgs")
 
 Size: TypeAlias = Union[int, str]
 """Bytes or tokens: a number, or a text such as "4GiB" or "8k"."""
@@ -74,10 +82,30 @@ class EngineArgs:
     swap_space: float | None = None
     disable_custom_all_reduce: bool | None = None
     disable_log_stats: bool | None = None
+    attention_backend: str | None = None
+    calculate_kv_scales: bool | None = None
+    config_format: str | None = None
+    disable_cascade_attn: bool | None = None
+    disable_hybrid_kv_cache_manager: bool | None = None
+    distributed_executor_backend: str | None = None
+    enable_dbo: bool | None = None
+    guided_decoding_backend: str | None = None
+    language_model_only: bool | None = None
+    max_parallel_loading_workers: int | None = None
+    mm_processor_cache_gb: float | None = None
+    model_impl: str | None = None
+    num_scheduler_steps: int | None = None
+    optimization_level: int | None = None
+    served_model_name: str | Sequence[str] | None = None
+    stream_interval: int | None = None
+    use_tqdm_on_load: bool | None = None
+    use_v2_block_manager: bool | None = None
     # vLLM's, which are refused with the reason unless the value asks for nothing.
     additional_config: JsonObject | None = None
     compilation_config: int | JsonObject | None = None
     cpu_offload_gb: float | None = None
+    data_parallel_size: int | None = None
+    disable_sliding_window: bool | None = None
     download_dir: str | None = None
     enable_prompt_embeds: bool | None = None
     enable_sleep_mode: bool | None = None
@@ -88,12 +116,26 @@ class EngineArgs:
     logits_processors: Sequence[Any] | None = None
     logprobs_mode: str | None = None
     mm_processor_kwargs: JsonObject | None = None
+    model_loader_extra_config: JsonObject | None = None
+    nnodes: int | None = None
+    reasoning_parser: str | None = None
     revision: str | None = None
     skip_tokenizer_init: bool | None = None
     structured_outputs_config: JsonObject | None = None
     tokenizer_mode: str | None = None
     tokenizer_revision: str | None = None
     worker_cls: str | None = None
+
+    @staticmethod
+    def add_cli_args(parser: _Parser) -> _Parser:
+        """Adds a flag for each field to an argparse parser or to a group of one. What is not given is None."""
+        return add_flags(parser, dataclasses.fields(EngineArgs))
+
+    @classmethod
+    def from_cli_args(cls: type[_Args], args: argparse.Namespace) -> _Args:
+        """The arguments among those that a parser found; it may have others, too."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in vars(args).items() if name in names})
 
     def _options(self) -> dict[str, Any]:
         """The keyword arguments of LLM that are given."""
@@ -107,3 +149,53 @@ class AsyncEngineArgs(EngineArgs):
 
     enable_log_requests: bool | None = None
     disable_log_requests: bool | None = None
+
+    @staticmethod
+    def add_cli_args(parser: _Parser, async_args_only: bool = False) -> _Parser:
+        """The same with those that only AsyncEngineArgs has, or with these alone."""
+        if not async_args_only:
+            EngineArgs.add_cli_args(parser)
+        inherited = {field.name for field in dataclasses.fields(EngineArgs)}
+        return add_flags(parser, [field for field in dataclasses.fields(AsyncEngineArgs) if field.name not in inherited])
+
+
+SHORT_NAMES = {"tensor_parallel_size": ["-tp"], "pipeline_parallel_size": ["-pp"], "data_parallel_size": ["-dp"]}
+
+
+def size(text: str) -> Size:
+    return int(text) if text.isdecimal() else text
+
+
+def add_flags(parser: _Parser, fields: Iterable[dataclasses.Field[Any]]) -> _Parser:
+    helps: dict[str, str] = json.loads(_quire.options())
+    for field in fields:
+        kinds = {kind.strip() for kind in str(field.type).split("|")}
+        more: dict[str, Any] = {}
+        if kinds == {"bool", "None"}:
+            more["action"] = argparse.BooleanOptionalAction
+        elif "bool" in kinds:
+            more |= {"nargs": "?", "const": True}
+        elif any(kind.startswith("Sequence[") for kind in kinds):
+            more["nargs"] = "+"
+        elif "Size" in kinds:
+            more["type"] = size
+        elif kinds == {"int", "None"}:
+            more["type"] = int
+        elif kinds == {"float", "None"}:
+            more["type"] = float
+        parser.add_argument("--" + field.name.replace("_", "-"), *SHORT_NAMES.get(field.name, []), dest=field.name,
+                            default=field.default, help=helps[field.name].replace("%", "%%"), **more)
+    return parser
+
+
+class FlexibleArgumentParser(argparse.ArgumentParser):
+    """argparse's parser, which takes --max_model_len for --max-model-len, as vLLM's parser does."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        given = sys.argv[1:] if args is None else list(args)
+        return super().parse_known_args([self._dashed(one) for one in given], namespace)
+
+    @staticmethod
+    def _dashed(given: str) -> str:
+        name, equals, value = given.partition("=")
+        return name.replace("_", "-") + equals + value if given.startswith("--") else given

@@ -13,13 +13,13 @@ import numpy
 import numpy.typing
 
 from . import _quire
-from .beam_search import Beams, BeamSearchOutput, BeamSearchParams
+from .beam_search import Beams, BeamSearchOutput
 from .engine_args import EngineArgs
 from .outputs import Collector, LoRARequest, RequestOutput, TokenTexts
 from .pooling import (ClassificationOutput, ClassificationRequestOutput, EmbeddingOutput, EmbeddingRequestOutput,
                       PoolingOutput, PoolingParams, PoolingRequestOutput, ScoringOutput, ScoringRequestOutput, pair_up,
                       pool_fields, take)
-from .sampling_params import RequestOutputKind, SamplingParams, to_json
+from .sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams, to_json
 
 TokenIds: TypeAlias = Union[Sequence[int], numpy.typing.NDArray[numpy.integer[Any]]]
 Prompt: TypeAlias = Union[str, TokenIds, Mapping[str, Any]]
@@ -52,16 +52,34 @@ class Tokenizer:
     def __init__(self, model: _quire.Model):
         self._model = model
 
-    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
-        """As encode(), in the form of transformers."""
+    def __call__(self, text: str | Sequence[str], add_special_tokens: bool = True) -> dict[str, list[Any]]:
+        """As encode(), in the form of transformers; a list of texts gives a list of lists."""
+        if not isinstance(text, str):
+            each = [self(one, add_special_tokens) for one in text]
+            return {name: [one[name] for one in each] for name in ("input_ids", "attention_mask")}
         ids: list[int] = self.encode(text, add_special_tokens).tolist()
         return {"input_ids": ids, "attention_mask": [1] * len(ids)}
+
+    def __len__(self) -> int:
+        """The size of the model's vocabulary."""
+        size: int = json.loads(self._model.info())["vocab_size"]
+        return size
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The token that ends an answer; of several, the first."""
+        ids: list[int] = json.loads(self._model.info())["eos_token_ids"]
+        return ids[0] if ids else None
 
     def encode(self, text: str, add_special_tokens: bool = True) -> numpy.typing.NDArray[numpy.int32]:
         return self._model.tokenize(to_json({"prompt": text, "add_special_tokens": add_special_tokens}))
 
-    def decode(self, token_ids: TokenIds, skip_special_tokens: bool = True) -> str:
-        return self._model.detokenize(token_array(token_ids), skip_special_tokens)
+    def decode(self, token_ids: TokenIds | int, skip_special_tokens: bool = True) -> str:
+        ids = [token_ids] if isinstance(token_ids, (int, numpy.integer)) else token_ids
+        return self._model.detokenize(token_array(ids), skip_special_tokens)
+
+    def batch_decode(self, sequences: Iterable[TokenIds], skip_special_tokens: bool = True) -> list[str]:
+        return [self.decode(token_ids, skip_special_tokens) for token_ids in sequences]
 
     @overload
     def apply_chat_template(self, messages: Conversation, *, tokenize: Literal[True] = True,
@@ -99,6 +117,7 @@ class Engine:
     @classmethod
     def from_engine_args(cls: type[_E], engine_args: EngineArgs) -> _E:
         """As with the same keyword arguments."""
+        check_type(engine_args, EngineArgs, "engine_args")
         return cls(**engine_args._options())
 
     @property
@@ -124,10 +143,12 @@ class Engine:
     def _start(self, fields: dict[str, Any], params: SamplingParams | None, *, request_id: str | None = None,
                priority: int = 0, kind: RequestOutputKind | None = None,
                lora_request: LoRARequest | None = None) -> Collector:
+        check_type(params, SamplingParams, "sampling_params")
         fields = {**fields, **(params._fields() if params is not None else {})}
-        stream = self._submit(fields, priority, lora_request)
         if kind is None:
             kind = params.output_kind if params is not None else RequestOutputKind.CUMULATIVE
+            check_type(kind, RequestOutputKind, "output_kind")
+        stream = self._submit(fields, priority, lora_request)
         n = params.n if params is not None else self._info["default_sampling_params"]["n"]
         name = request_id or str(next(self._numbers))
         # Of a conversation the text is what its template made of it, as in vLLM.
@@ -135,15 +156,27 @@ class Engine:
         return Collector(stream, self._texts, name, fields.get("prompt", text), n, kind, lora_request,
                          params is None or params.detokenize)
 
+    def _beams(self, prompt: Prompt, params: BeamSearchParams, lora_request: LoRARequest | None) -> Beams:
+        """A beam search from a prompt."""
+        check_type(params, BeamSearchParams, "params")
+        fields = prompt_fields(prompt)
+        more = {"cache_salt": fields.pop("cache_salt")} if "cache_salt" in fields else {}
+        ids = fields["prompt_token_ids"] if "prompt_token_ids" in fields else self._model.tokenize(to_json(fields))
+        return Beams(more, token_array(ids).tolist(), params, self.max_model_len, self._info["eos_token_ids"],
+                     lora_request)
+
     def _submit(self, fields: Mapping[str, Any], priority: int = 0,
                 lora_request: LoRARequest | None = None) -> _quire.Stream:
         fields = dict(fields)
+        check_type(lora_request, LoRARequest, "lora_request")
         if lora_request is not None:
             fields |= {"lora_path": os.fspath(lora_request.lora_path),
                        "lora_name": f"{lora_request.lora_int_id} {lora_request.lora_name}"}
         if priority:
             fields["priority"] = priority
         tokens = fields.pop("prompt_token_ids", None)
+        if tokens is not None:
+            fields.pop("prompt", None)  # the text that the ids are, for the output
         return self._model.start(to_json(fields), None if tokens is None else token_array(tokens))
 
 
@@ -163,17 +196,23 @@ class LLM(Engine):
                          lora_request)
 
     def chat(self, messages: Conversation | Sequence[Conversation],
-             sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *, use_tqdm: bool = False,
-             chat_template: str | None = None, add_generation_prompt: bool = True,
-             continue_final_message: bool = False, tools: Sequence[Mapping[str, Any]] | None = None,
-             chat_template_kwargs: Mapping[str, Any] | None = None, lora_request: LoRARequests = None,
-             chat_template_content_format: Literal["auto", "string", "openai"] = "auto", mm_processor_kwargs: None = None,
-             tokenization_kwargs: Mapping[str, Any] | None = None) -> list[RequestOutput]:
+             sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, use_tqdm: bool = False,
+             lora_request: LoRARequests = None, chat_template: str | None = None,
+             chat_template_content_format: Literal["auto", "string", "openai"] = "auto",
+             add_generation_prompt: bool = True, continue_final_message: bool = False,
+             tools: Sequence[Mapping[str, Any]] | None = None, chat_template_kwargs: Mapping[str, Any] | None = None,
+             tokenization_kwargs: Mapping[str, Any] | None = None,
+             mm_processor_kwargs: None = None) -> list[RequestOutput]:
         """Answers one conversation or several. The messages are those of /v1/chat/completions. The form of their content
         follows from the template: chat_template_content_format is there for programs that were written for vLLM."""
         more = tokenization_fields(tokenization_kwargs)
-        one = len(messages) > 0 and isinstance(messages[0], Mapping)
-        conversations: Any = [messages] if one else messages
+        conversations: Any = messages
+        if isinstance(messages, (str, Mapping)) or not isinstance(messages, Iterable):
+            conversations = [messages]  # chat_fields() says what is wrong with it
+        elif (given := list(messages)) and isinstance(given[0], Mapping):
+            conversations = [given]
+        else:
+            conversations = given
         return self._run([chat_fields(conversation, chat_template=chat_template, tools=tools,
                                       add_generation_prompt=add_generation_prompt,
                                       continue_final_message=continue_final_message,
@@ -188,16 +227,10 @@ class LLM(Engine):
         beam_width. The prefix cache keeps what beams have in common."""
         items = prompt_list(prompts)
         adapters = one_for_each(lora_request, len(items), LoRARequest, "lora_requests")
-        searches = []
-        for item, adapter in zip(items, adapters):
-            fields = prompt_fields(item)
-            more = {"cache_salt": fields.pop("cache_salt")} if "cache_salt" in fields else {}
-            ids = fields["prompt_token_ids"] if "prompt_token_ids" in fields else self._model.tokenize(to_json(fields))
-            searches.append(Beams(more, token_array(ids).tolist(), params, self.max_model_len,
-                                  self._info["eos_token_ids"], adapter))
+        searches = [self._beams(item, params, adapter) for item, adapter in zip(items, adapters)]
         together = max(concurrency_limit or len(searches), 1)
         for first in range(0, len(searches), together):
-            self._search(searches[first:first + together], 2 * params.beam_width)
+            self._search(searches[first:first + together], params._step_params())
         results = []
         for search in searches:
             for beam in (sequences := search.result()):
@@ -205,8 +238,7 @@ class LLM(Engine):
             results.append(BeamSearchOutput(sequences))
         return results
 
-    def _search(self, searches: list[Beams], candidates: int) -> None:
-        params = SamplingParams(temperature=0, max_tokens=1, logprobs=candidates, ignore_eos=True, detokenize=False)
+    def _search(self, searches: list[Beams], params: SamplingParams) -> None:
         while True:
             steps = [search.requests() for search in searches]
             requests = [request for step in steps for request in step]
@@ -222,20 +254,23 @@ class LLM(Engine):
         """Forgets the pages of earlier prompts. False, and nothing is forgotten, if a request is using some."""
         return self._model.reset_prefix_cache()
 
-    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
+    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None, *,
+               lora_request: LoRARequest | None = None) -> Iterator[RequestOutput]:
         """Continues one prompt, and yields while it does: by sampling_params.output_kind the whole answer so far, or
         only what is new. An iterator that is closed early aborts the request."""
-        return self._iterate(self._start(prompt_fields(prompt), sampling_params))
+        return self._iterate(self._start(prompt_fields(prompt), sampling_params, lora_request=lora_request))
 
     def stream_chat(self, messages: Conversation, sampling_params: SamplingParams | None = None, *,
                     chat_template: str | None = None, add_generation_prompt: bool = True,
                     continue_final_message: bool = False, tools: Sequence[Mapping[str, Any]] | None = None,
-                    chat_template_kwargs: Mapping[str, Any] | None = None) -> Iterator[RequestOutput]:
+                    chat_template_kwargs: Mapping[str, Any] | None = None,
+                    lora_request: LoRARequest | None = None) -> Iterator[RequestOutput]:
         """The same for a conversation."""
         return self._iterate(self._start(chat_fields(messages, chat_template=chat_template, tools=tools,
                                                      add_generation_prompt=add_generation_prompt,
                                                      continue_final_message=continue_final_message,
-                                                     chat_template_kwargs=chat_template_kwargs), sampling_params))
+                                                     chat_template_kwargs=chat_template_kwargs), sampling_params,
+                                         lora_request=lora_request))
 
     def encode(self, prompts: Prompt | Sequence[Prompt],
                pooling_params: PoolingParams | Sequence[PoolingParams] | None = None, *, use_tqdm: bool = False,
@@ -335,6 +370,8 @@ class LLM(Engine):
         count = len(requests)
         adapters = one_for_each(lora_request, count, LoRARequest, "lora_requests")
         params = one_for_each(sampling_params, count, SamplingParams, "sampling_params")
+        if isinstance(priority, int):
+            raise TypeError("priority must be a list with one for each prompt")
         if priority is not None and len(priority) != count:
             raise ValueError(f"there are {count} prompts and {len(priority)} priorities; give one for each")
         collectors: list[Collector] = []
@@ -358,10 +395,20 @@ def one_for_each(given: _T | Sequence[_T | None] | Sequence[_T] | None, count: i
     """One setting for all prompts, or those of each."""
     if given is None or isinstance(given, kind):
         return [given] * count
+    if isinstance(given, (str, Mapping)) or not isinstance(given, Iterable):
+        raise TypeError(f"{name} must be a {kind.__name__}, or a list with one for each prompt, not a "
+                        f"{type(given).__name__}")
     each = list(cast(Sequence[Union[_T, None]], given))
     if len(each) != count:
         raise ValueError(f"there are {count} prompts and {len(each)} {name}; give one, or one for each")
+    for one in each:
+        check_type(one, kind, name)
     return each
+
+
+def check_type(given: Any, kind: type[Any], name: str) -> None:
+    if given is not None and not isinstance(given, kind):
+        raise TypeError(f"{name} must be of the type {kind.__name__}, not {type(given).__name__}")
 
 
 def token_array(token_ids: TokenIds) -> numpy.typing.NDArray[numpy.int32]:
@@ -376,7 +423,7 @@ def token_array(token_ids: TokenIds) -> numpy.typing.NDArray[numpy.int32]:
 
 def is_token_ids(prompt: Any) -> bool:
     if isinstance(prompt, numpy.ndarray):
-        return prompt.ndim == 1 and prompt.dtype != object
+        return prompt.ndim == 1 and prompt.dtype.kind not in "OU"  # those are texts
     return isinstance(prompt, Sequence) and len(prompt) > 0 and isinstance(prompt[0], (int, numpy.integer))
 
 
@@ -392,15 +439,17 @@ def prompt_fields(prompt: Prompt) -> dict[str, Any]:
     """The fields of a request for a prompt."""
     if isinstance(prompt, str):
         return {"prompt": prompt}
+    if isinstance(prompt, (bytes, bytearray)) or not (isinstance(prompt, Iterable) or hasattr(prompt, "__array__")):
+        raise TypeError(f"a prompt is a text, token ids or a dict, not {type(prompt).__name__}")
     if not isinstance(prompt, Mapping):
+        if isinstance(prompt, Sequence) and len(prompt) > 0 and isinstance(prompt[0], (str, Mapping)):
+            raise TypeError("there are several prompts where one is expected")
         return {"prompt_token_ids": prompt}
-    unknown = set(prompt) - {"prompt", "prompt_token_ids", "cache_salt"}
+    fields = {name: value for name, value in prompt.items() if value is not None}
+    unknown = set(fields) - {"prompt", "prompt_token_ids", "cache_salt"}
     if unknown:
         raise ValueError(f"a prompt has prompt or prompt_token_ids, and cache_salt, but not {sorted(unknown)[0]}")
-    fields = {name: value for name, value in prompt.items() if value is not None}
-    if "prompt_token_ids" in fields:
-        fields.pop("prompt", None)  # the ids are the text's
-    elif "prompt" not in fields:
+    if "prompt_token_ids" not in fields and "prompt" not in fields:
         raise ValueError("a prompt needs prompt or prompt_token_ids")
     return fields
 
@@ -416,4 +465,7 @@ def tokenization_fields(options: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def chat_fields(messages: Conversation, **options: Any) -> dict[str, Any]:
     """The fields of a request for a conversation."""
+    if isinstance(messages, (str, Mapping)) or not isinstance(messages, Iterable):
+        raise TypeError("messages must be a list of messages, each a dict with role and content, not a "
+                        f"{type(messages).__name__}")
     return {"messages": list(messages), **{name: value for name, value in options.items() if value is not None}}

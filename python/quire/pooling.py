@@ -33,25 +33,38 @@ class PoolingParams:
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
-@dataclasses.dataclass
+def same_vectors(one: Vector, other: Vector) -> bool:
+    return one.shape == other.shape and bool((one == other).all())
+
+
+@dataclasses.dataclass(eq=False)
 class PoolingOutput:
     """What a task makes: a vector, or a row for each token."""
 
     data: Vector
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PoolingOutput) and same_vectors(self.data, other.data)
 
-@dataclasses.dataclass
+
+@dataclasses.dataclass(eq=False)
 class EmbeddingOutput:
     embedding: Vector
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, EmbeddingOutput) and same_vectors(self.embedding, other.embedding)
 
     @property
     def hidden_size(self) -> int:
         return len(self.embedding)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class ClassificationOutput:
     probs: Vector
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ClassificationOutput) and same_vectors(self.probs, other.probs)
 
     @property
     def num_classes(self) -> int:
@@ -89,6 +102,8 @@ class ScoringRequestOutput(PoolingRequestOutput[ScoringOutput]):
 def pool_fields(fields: Mapping[str, Any], params: PoolingParams | None, task: str | None,
                 tokenization_kwargs: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The fields of a request with a task."""
+    if params is not None and not isinstance(params, PoolingParams):
+        raise TypeError(f"pooling_params must be of the type PoolingParams, not {type(params).__name__}")
     out = {**fields, **(params._fields() if params is not None else {}), **(tokenization_kwargs or {})}
     if task is not None:
         if out.get("task", task) != task:
@@ -109,6 +124,8 @@ def take(stream: _quire.Stream, request_id: str, delta: _quire.Delta) -> Pooling
 
 def pair_up(first: str | Sequence[str], second: str | Sequence[str]) -> tuple[list[str], list[str]]:
     """Queries and documents, matched 1:1, 1:N or N:N: as many of each."""
+    if isinstance(first, Mapping) or isinstance(second, Mapping):
+        raise TypeError("score takes texts, or lists of texts")
     queries = [first] if isinstance(first, str) else list(first)
     documents = [second] if isinstance(second, str) else list(second)
     if not all(isinstance(text, str) for text in queries + documents):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SamplingParams and what belongs to it, with vLLM's names and defaults."""
+"""SamplingParams, BeamSearchParams and what belongs to them, with vLLM's names and defaults."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import copy
 import dataclasses
 import enum
 import json as json_module
+import math
+import numbers
+import operator
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -56,13 +59,14 @@ class SamplingParams:
     allowed_token_ids: Sequence[int] | None = None
     bad_words: Sequence[str] | None = None
     seed: int | None = None
+    """None, or -1: another one for each request."""
     stop: str | Sequence[str] | None = None
     stop_token_ids: Sequence[int] | None = None
     ignore_eos: bool = False
     max_tokens: int | None = 16
     """None: as many as fit into the model's context."""
     min_tokens: int = 0
-    logprobs: int | None = None
+    logprobs: int | None = None  # True: 1
     """The number of likeliest tokens whose log probabilities are returned; -1: all."""
     prompt_logprobs: int | None = None
     detokenize: bool = True
@@ -87,6 +91,13 @@ class SamplingParams:
                           ("flat_logprobs", "logprobs are a list with a dict for each token")):
             if getattr(self, name):
                 raise ValueError(f"{name} is not supported: {why}")
+        # The forms that vLLM gives them, which programs rely on when they change the parameters.
+        self.stop = [self.stop] if isinstance(self.stop, str) else [] if self.stop is None else self.stop
+        self.stop_token_ids = [] if self.stop_token_ids is None else self.stop_token_ids
+        self.bad_words = [] if self.bad_words is None else self.bad_words
+        self.seed = None if self.seed == -1 else self.seed
+        self.logprobs = 1 if self.logprobs is True else self.logprobs
+        self.prompt_logprobs = 1 if self.prompt_logprobs is True else self.prompt_logprobs
 
     @classmethod
     def from_optional(cls, **params: Any) -> SamplingParams:
@@ -102,12 +113,54 @@ class SamplingParams:
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         for name in ("output_kind", "detokenize", "logits_processors", "extra_args", "flat_logprobs", "skip_clone"):
             del fields[name]
+        for name in ("stop", "stop_token_ids", "bad_words"):
+            if isinstance(fields[name], list) and not fields[name]:
+                del fields[name]
         if self.structured_outputs is not None:
+            if not isinstance(self.structured_outputs, StructuredOutputsParams):
+                raise TypeError("structured_outputs must be a StructuredOutputsParams, not "
+                                f"{type(self.structured_outputs).__name__}")
             constraint = vars(self.structured_outputs)
             fields["structured_outputs"] = {name: value for name, value in constraint.items() if value is not None}
         if self.logit_bias is not None:
-            fields["logit_bias"] = {str(int(token)): value for token, value in self.logit_bias.items()}
+            if not isinstance(self.logit_bias, Mapping):
+                raise TypeError(f"logit_bias must map token ids to numbers, not be a {type(self.logit_bias).__name__}")
+            fields["logit_bias"] = {str(token): value for token, value in self.logit_bias.items()}
         return {name: value for name, value in fields.items() if value is not None or name == "max_tokens"}
+
+
+@dataclasses.dataclass(kw_only=True)
+class BeamSearchParams:
+    beam_width: int
+    """How many answers are pursued, and returned."""
+    max_tokens: int
+    ignore_eos: bool = False
+    temperature: float = 0.0
+    """Only 0: the likeliest tokens are taken."""
+    length_penalty: float = 1.0
+    """A beam's score is the sum of its log probabilities, divided by its length, prompt included, to this power."""
+    include_stop_str_in_output: bool = False
+    """Whether the end token is among the tokens of an answer that ended."""
+
+    def __post_init__(self) -> None:
+        for name in ("beam_width", "max_tokens"):
+            try:
+                setattr(self, name, operator.index(getattr(self, name)))
+            except TypeError:
+                raise TypeError(f"{name} must be an integer, not {type(getattr(self, name)).__name__}") from None
+        if not isinstance(self.length_penalty, numbers.Real):
+            raise TypeError(f"length_penalty must be a number, not {type(self.length_penalty).__name__}")
+        if not math.isfinite(self.length_penalty):
+            raise ValueError(f"length_penalty must be finite, got {self.length_penalty}")
+        if self.beam_width < 1 or self.max_tokens < 1:
+            raise ValueError("beam_width and max_tokens must be at least 1")
+        if self.temperature != 0:
+            raise ValueError("temperature must be 0: beam search takes the likeliest tokens, and none at random")
+
+    def _step_params(self) -> SamplingParams:
+        """What a step asks for, for each beam."""
+        return SamplingParams(temperature=0, max_tokens=1, logprobs=2 * self.beam_width, ignore_eos=True,
+                              detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
 
 
 def to_json(value: Any) -> str:

@@ -2,11 +2,16 @@
 // The functions of quire.h. No exception leaves them.
 #include "capi/quire.h"
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <future>
+#include <initializer_list>
 #include <new>
+#include <utility>
 
 #include "base/env.h"
 #include "base/log.h"
@@ -20,6 +25,7 @@
 using quire::Error;
 using quire::ErrorCode;
 using quire::Result;
+using quire::Status;
 using quire::capi::Model;
 using quire::capi::Stream;
 
@@ -90,6 +96,28 @@ Deadline deadline_in(double seconds) {
                                     std::chrono::duration<double>(std::min(seconds, kLongest)));
 }
 
+// An Error if a pointer that a call needs is null.
+Status check_given(std::initializer_list<std::pair<const char*, const void*>> pointers) {
+  for (const auto& [name, pointer] : pointers) {
+    if (pointer == nullptr) return quire::invalid_argument({name, " is a null pointer"});
+  }
+  return {};
+}
+
+// Loads on a thread, while this one asks whether to go on.
+Result<std::unique_ptr<quire::llm::Llm>> load_while_asking(const quire::llm::Options& options, int (*cancelled)(void*),
+                                                           void* context) {
+  constexpr std::chrono::milliseconds kBetween{100};
+  std::atomic<bool> stop{false};
+  auto loading = std::async(std::launch::async, [&] { return quire::llm::Llm::load(options, {}, &stop); });
+  while (loading.wait_for(kBetween) != std::future_status::ready) {
+    if (!stop && cancelled(context) != 0) stop = true;
+  }
+  auto loaded = loading.get();
+  if (stop) return Error{ErrorCode::kCancelled, "loading the model was cancelled"};
+  return loaded;
+}
+
 quire_logprobs flatten(const std::vector<std::vector<quire::sampling::TokenLogprob>>& rows,
                        std::vector<quire_logprob>& entries, std::vector<size_t>& ends) {
   entries.clear();
@@ -112,7 +140,10 @@ quire_delta show(quire_stream& stream) {
   out.logprobs = flatten(from.logprobs, stream.entries[0], stream.ends[0]);
   out.prompt_logprobs = flatten(from.prompt_logprobs, stream.entries[1], stream.ends[1]);
   if (from.finish != quire::engine::FinishReason::kNone) out.finish_reason = quire::engine::name(from.finish);
-  if (const auto* text = std::get_if<std::string>(&from.stop_reason)) out.stop_string = text->c_str();
+  if (const auto* text = std::get_if<std::string>(&from.stop_reason)) {
+    out.stop_string = text->c_str();
+    out.stop_string_bytes = text->size();
+  }
   const auto* token = std::get_if<int32_t>(&from.stop_reason);
   out.stop_token = token != nullptr ? *token : -1;
   out.cached_tokens = from.cached_tokens;
@@ -205,20 +236,33 @@ const char* quire_version(void) {
 }
 
 quire_llm* quire_load(const char* options, quire_error* error) {
+  return quire_load_cancellable(options, nullptr, nullptr, error);
+}
+
+quire_llm* quire_load_cancellable(const char* options, int (*cancelled)(void* context), void* context,
+                                  quire_error* error) {
   return guarded<quire_llm*>(nullptr, error, [&]() -> Result<quire_llm*> {
     start_log();
     QUIRE_ASSIGN(const quire::llm::Options read, quire::capi::read_options(options != nullptr ? options : "{}"));
-    QUIRE_ASSIGN(std::unique_ptr<quire::llm::Llm> llm, quire::llm::Llm::load(read));
+    QUIRE_ASSIGN(std::unique_ptr<quire::llm::Llm> llm,
+                 cancelled == nullptr ? quire::llm::Llm::load(read) : load_while_asking(read, cancelled, context));
     return new quire_llm{std::make_shared<Model>(std::move(llm))};
   });
 }
 
+char* quire_options(void) {
+  return guarded<char*>(nullptr, nullptr,
+                        []() -> Result<char*> { return copy_text(quire::json::dump(quire::capi::options_json())); });
+}
+
 void quire_free(quire_llm* llm) {
+  if (llm == nullptr || llm->model->is_forked()) return;
   delete llm;
 }
 
 char* quire_info(const quire_llm* llm) {
   return guarded<char*>(nullptr, nullptr, [&]() -> Result<char*> {
+    QUIRE_TRY(check_given({{"llm", llm}}));
     const quire::llm::Llm& model = llm->model->llm();
     quire::json::Value out{quire::json::Object{}};
     out.set("name", model.name());
@@ -234,7 +278,10 @@ char* quire_info(const quire_llm* llm) {
 }
 
 char* quire_generate(quire_llm* llm, const char* request, quire_error* error) {
-  return guarded<char*>(nullptr, error, [&] { return generate(llm->model, request); });
+  return guarded<char*>(nullptr, error, [&]() -> Result<char*> {
+    QUIRE_TRY(check_given({{"llm", llm}, {"request", request}}));
+    return generate(llm->model, request);
+  });
 }
 
 void quire_free_text(char* text) {
@@ -244,6 +291,7 @@ void quire_free_text(char* text) {
 quire_stream* quire_submit(quire_llm* llm, const char* request, const int32_t* tokens, size_t num_tokens,
                            quire_error* error) {
   return guarded<quire_stream*>(nullptr, error, [&]() -> Result<quire_stream*> {
+    QUIRE_TRY(check_given({{"llm", llm}, {"request", request}}));
     const std::span<const int32_t> prompt(tokens, tokens != nullptr ? num_tokens : 0);
     if (tokens != nullptr && num_tokens == 0) return quire::invalid_argument("the prompt has no tokens");
     QUIRE_ASSIGN(quire::capi::ReadRequest ready, quire::capi::read_request(llm->model->llm(), request, prompt));
@@ -254,12 +302,15 @@ quire_stream* quire_submit(quire_llm* llm, const char* request, const int32_t* t
 }
 
 const int32_t* quire_prompt(const quire_stream* stream, size_t* num_tokens) {
+  if (stream == nullptr || num_tokens == nullptr) return nullptr;
   *num_tokens = stream->stream->prompt().size();
   return stream->stream->prompt().data();
 }
 
 quire_event quire_next(quire_stream* stream, double seconds, quire_delta* delta, quire_error* error) {
   return guarded<quire_event>(QUIRE_FAILED, error, [&]() -> Result<quire_event> {
+    QUIRE_TRY(check_given({{"stream", stream}, {"delta", delta}}));
+    QUIRE_TRY(stream->stream->model().check_process());
     switch (stream->stream->next(deadline_in(seconds), stream->delta)) {
       case Stream::Event::kFailed:
         return *stream->delta.error;
@@ -277,6 +328,7 @@ quire_event quire_next(quire_stream* stream, double seconds, quire_delta* delta,
 }
 
 const float* quire_pooled(const quire_stream* stream, size_t* rows, size_t* columns) {
+  if (stream == nullptr || rows == nullptr || columns == nullptr) return nullptr;
   *rows = stream->pooled.rows;
   *columns = stream->pooled.columns;
   return stream->pooled.values.empty() ? nullptr : stream->pooled.values.data();
@@ -296,10 +348,12 @@ float quire_similarity(const float* query, size_t query_rows, const float* docum
 }
 
 quire_event quire_wait(quire_stream* stream, double seconds) {
+  if (stream == nullptr || stream->stream->model().is_forked()) return QUIRE_END;  // quire_next has the error
   return stream->stream->wait(deadline_in(seconds)) == Stream::Event::kEnd ? QUIRE_END : QUIRE_TIMEOUT;
 }
 
 void quire_abort(quire_stream* stream) {
+  if (stream == nullptr || stream->stream->model().is_forked()) return;
   guarded<bool>(false, nullptr, [&]() -> Result<bool> {
     stream->stream->abort();
     return true;
@@ -307,20 +361,24 @@ void quire_abort(quire_stream* stream) {
 }
 
 void quire_close(quire_stream* stream) {
+  if (stream == nullptr || stream->stream->model().is_forked()) return;
   delete stream;
 }
 
 int quire_event_fd(quire_llm* llm) {
+  if (llm == nullptr || llm->model->is_forked()) return -1;
   return llm->model->signal->descriptor();
 }
 
 int quire_reset_prefix_cache(quire_llm* llm) {
+  if (llm == nullptr || llm->model->is_forked()) return 0;
   return guarded<int>(0, nullptr,
                       [&]() -> Result<int> { return llm->model->async.reset_prefix_cache().get() ? 1 : 0; });
 }
 
 int32_t* quire_tokenize(const quire_llm* llm, const char* request, size_t* num_tokens, quire_error* error) {
   return guarded<int32_t*>(nullptr, error, [&]() -> Result<int32_t*> {
+    QUIRE_TRY(check_given({{"llm", llm}, {"request", request}, {"num_tokens", num_tokens}}));
     QUIRE_ASSIGN(const std::vector<int32_t> ids, quire::capi::read_prompt(llm->model->llm(), request));
     auto* out = static_cast<int32_t*>(std::malloc(std::max<size_t>(ids.size(), 1) * sizeof(int32_t)));
     if (out == nullptr) throw std::bad_alloc();
@@ -337,6 +395,8 @@ void quire_free_tokens(int32_t* tokens) {
 char* quire_detokenize(const quire_llm* llm, const int32_t* tokens, size_t num_tokens, int skip_special_tokens,
                        size_t* num_bytes, quire_error* error) {
   return guarded<char*>(nullptr, error, [&]() -> Result<char*> {
+    QUIRE_TRY(check_given({{"llm", llm}}));
+    if (num_tokens > 0) QUIRE_TRY(check_given({{"tokens", tokens}}));
     const auto& tokenizer = llm->model->llm().tokenizer();
     if (tokenizer == nullptr) return quire::unsupported("this model has no tokenizer; give one as tokenizer");
     const int64_t vocab_size = llm->model->llm().engine().model().config().vocab_size;

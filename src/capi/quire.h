@@ -11,7 +11,11 @@ extern "C" {
 #endif
 
 /* Strings are UTF-8. Any function may be called on any thread, but a stream is used by one thread at a time (except
- * for quire_abort). A pointer that is marked "may be null" need not be given. */
+ * for quire_abort). A pointer that is marked "may be null" need not be given; for another one, a null pointer is an
+ * error (or nothing happens, where a function returns none).
+ *
+ * After fork(), a model and its streams belong to the parent, which has their threads. The child can load models of its
+ * own. There, requests of the parent's models fail with QUIRE_UNAVAILABLE, and freeing these does nothing. */
 
 typedef enum quire_code {
   QUIRE_OK = 0,
@@ -20,7 +24,7 @@ typedef enum quire_code {
   QUIRE_CORRUPT = 3,          /* a file contradicts itself or is truncated */
   QUIRE_UNSUPPORTED = 4,      /* well formed, but not supported by quire */
   QUIRE_EXHAUSTED = 5,        /* memory or pages ran out */
-  QUIRE_UNAVAILABLE = 6,      /* a device did not answer */
+  QUIRE_UNAVAILABLE = 6,      /* a device did not answer, or the model is another process's */
   QUIRE_CANCELLED = 7,
   QUIRE_INTERNAL = 8
 } quire_code;
@@ -42,6 +46,12 @@ const char* quire_version(void);
  * and the options of `quire run --help` with underscores: {"model": "x.gguf", "max_model_len": 4096}; may be null.
  * Null on failure. The error may be null. */
 quire_llm* quire_load(const char* options, quire_error* error);
+/* The same, but some ten times a second this thread calls `cancelled` (may be null) with the context: once it returns
+ * something other than 0, loading ends with QUIRE_CANCELLED. */
+quire_llm* quire_load_cancellable(const char* options, int (*cancelled)(void* context), void* context,
+                                  quire_error* error);
+/* The options that these take: a JSON object with a description for each name. Free it with quire_free_text. */
+char* quire_options(void);
 /* Requests that still run are aborted when their streams are closed too. May be null. */
 void quire_free(quire_llm* llm);
 /* A JSON object: name, max_model_len, vocab_size, eos_token_ids (those that end an answer), default_sampling_params,
@@ -96,6 +106,7 @@ typedef struct quire_delta {
   const char* stop_string;        /* the stop string that ended the answer, else null */
   int32_t stop_token;             /* the entry of stop_token_ids that ended the answer, else -1 */
   int64_t cached_tokens;          /* prompt tokens that were found in the prefix cache */
+  size_t stop_string_bytes;       /* without the closing 0; a stop string may have zeros, like a text */
 } quire_delta;
 
 /* Starts a request. If `tokens` is not null, they are the prompt, and the request has none. Null on failure. */

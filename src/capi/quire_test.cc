@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <string>
@@ -140,7 +142,75 @@ TEST_F(CApi, SaysWhatIsWrongWithARequest) {
   EXPECT_NE(refused(R"({"prompt_token_ids": [1], "messages": [{}]})").find("one of prompt"), std::string::npos);
   EXPECT_NE(refused(R"({"prompt_token_ids": [99999999]})").find("vocabulary"), std::string::npos);
   EXPECT_NE(refused(R"({"prompt_token_ids": [1], "top_p": 0})").find("top_p"), std::string::npos);
+  EXPECT_NE(refused(R"({"prompt_token_ids": [1], "lora_name": "a"})").find("lora_path"), std::string::npos);
+  char* text = quire_generate(llm_, R"({"prompt_token_ids": [1], "max_tokens": 1, "task": null})", &told_.error);
+  EXPECT_NE(text, nullptr) << told_.message();  // null means that it is not given
+  quire_free_text(text);
   EXPECT_EQ(quire_generate(llm_, "{", nullptr), nullptr);  // the error need not be given
+}
+
+TEST_F(CApi, ANullPointerIsAnErrorAndNoCrash) {
+  const auto says = [&](const auto& call) {
+    Told told;
+    EXPECT_FALSE(call(&told.error));
+    EXPECT_EQ(told.error.code, QUIRE_INVALID_ARGUMENT);
+    return told.message();
+  };
+  EXPECT_EQ(says([](quire_error* e) { return quire_generate(nullptr, "{}", e) != nullptr; }), "llm is a null pointer");
+  EXPECT_EQ(says([&](quire_error* e) { return quire_generate(llm_, nullptr, e) != nullptr; }),
+            "request is a null pointer");
+  EXPECT_EQ(says([&](quire_error* e) { return quire_submit(llm_, nullptr, nullptr, 0, e) != nullptr; }),
+            "request is a null pointer");
+  EXPECT_EQ(says([&](quire_error* e) { return quire_tokenize(llm_, "{}", nullptr, e) != nullptr; }),
+            "num_tokens is a null pointer");
+  EXPECT_EQ(says([&](quire_error* e) { return quire_detokenize(llm_, nullptr, 3, 0, nullptr, e) != nullptr; }),
+            "tokens is a null pointer");
+  EXPECT_EQ(says([](quire_error* e) { return quire_next(nullptr, 0, nullptr, e) != QUIRE_FAILED; }),
+            "stream is a null pointer");
+  quire_stream* stream = submit(R"({"prompt_token_ids": [1], "max_tokens": 1})");
+  EXPECT_EQ(says([&](quire_error* e) { return quire_next(stream, 0, nullptr, e) != QUIRE_FAILED; }),
+            "delta is a null pointer");
+  EXPECT_EQ(quire_prompt(stream, nullptr), nullptr);
+  EXPECT_EQ(quire_pooled(stream, nullptr, nullptr), nullptr);
+  quire_close(stream);
+  quire_close(nullptr);
+  quire_abort(nullptr);
+  quire_free(nullptr);
+  quire_error_clear(nullptr);
+  EXPECT_EQ(quire_wait(nullptr, -1), QUIRE_END);
+  EXPECT_EQ(quire_event_fd(nullptr), -1);
+  EXPECT_EQ(quire_info(nullptr), nullptr);
+  EXPECT_EQ(quire_reset_prefix_cache(nullptr), 0);
+}
+
+// In a child, each of these calls waited without end for threads that only the parent has.
+TEST_F(CApi, AChildProcessIsToldThatTheModelIsItsParents) {
+  quire_stream* stream = submit(R"({"prompt_token_ids": [1], "max_tokens": 4, "ignore_eos": true})");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(20);
+    quire_delta delta;
+    Told told;
+    int wrong = quire_submit(llm_, R"({"prompt_token_ids": [1]})", nullptr, 0, &told.error) != nullptr;
+    wrong += told.error.code != QUIRE_UNAVAILABLE || told.message().find("fork") == std::string::npos;
+    wrong += quire_generate(llm_, R"({"prompt_token_ids": [1]})", nullptr) != nullptr;
+    wrong += quire_wait(stream, -1) != QUIRE_END;
+    wrong += quire_next(stream, -1, &delta, nullptr) != QUIRE_FAILED;
+    wrong += quire_event_fd(llm_) != -1;
+    wrong += quire_reset_prefix_cache(llm_);
+    quire_abort(stream);
+    quire_close(stream);
+    quire_free(llm_);
+    ::_exit(wrong);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(quire_wait(stream, -1), QUIRE_END);  // the parent's go on
+  quire_delta delta;
+  EXPECT_EQ(quire_next(stream, 0, &delta, &told_.error), QUIRE_DELTA) << told_.message();
+  EXPECT_EQ(delta.num_tokens, 4u);
+  quire_close(stream);
 }
 
 // The same tiny model, which makes embeddings of its hidden states.
@@ -238,6 +308,62 @@ TEST(CApiLoad, SaysWhatIsWrongWithTheOptions) {
   EXPECT_NE(failure(options(R"(, "dtype": ["float32"])")).find("must not be a list"), std::string::npos);
   EXPECT_NE(failure(options(R"(, "block_size": "many")")).find("many"), std::string::npos);
   EXPECT_NE(failure(R"({"model": 5})").find("must be a string"), std::string::npos);
+}
+
+// `additional_config is not supported` was said of an empty one.
+TEST(CApiLoad, TakesOptionsThatAskForNothing) {
+  for (
+      const char* more :
+      {R"("additional_config": {}, "structured_outputs_config": {}, "limit_mm_per_prompt": {}, "logits_processors": [])",
+       R"("allowed_local_media_path": "", "data_parallel_size": 1, "model_impl": "auto", "language_model_only": true)",
+       R"("max_model_len": 64.0, "kv_cache_memory_bytes": 1e9)",
+       R"("distributed_executor_backend": "mp", "served_model_name": "x", "disable_cascade_attn": true)"}) {
+    Told told;
+    quire_llm* llm = quire_load(options(std::string(", ") + more).c_str(), &told.error);
+    EXPECT_NE(llm, nullptr) << told.message();
+    quire_free(llm);
+  }
+  for (const char* more : {R"("additional_config": {"a": 1})", R"("data_parallel_size": 2)", R"("nnodes": 2)",
+                           R"("disable_sliding_window": true)", R"("reasoning_parser": "qwen3")"}) {
+    Told told;
+    EXPECT_EQ(quire_load(options(std::string(", ") + more).c_str(), &told.error), nullptr) << more;
+    EXPECT_NE(told.message().find("is not supported: "), std::string::npos) << told.message();
+  }
+}
+
+TEST(CApiLoad, ListsItsOptions) {
+  char* text = quire_options();
+  ASSERT_NE(text, nullptr);
+  const auto all = quire::json::parse(text);
+  quire_free_text(text);
+  ASSERT_TRUE(all.ok());
+  for (const char* name : {"model", "max_model_len", "enable_prefix_caching", "task", "trust_remote_code"}) {
+    ASSERT_NE(all->find(name), nullptr) << name;
+    EXPECT_FALSE(all->find(name)->as_string().empty()) << name;
+  }
+  for (const auto& [name, help] : all->as_object()) EXPECT_EQ(name.find('-'), std::string::npos) << name;
+  EXPECT_EQ(all->find("revision")->as_string().rfind("Not supported: ", 0), 0u);
+}
+
+TEST(CApiLoad, CanBeCancelled) {
+  struct Asked {
+    int times = 0, answer = 0;
+  };
+  const auto ask = [](void* context) {
+    ++static_cast<Asked*>(context)->times;
+    return static_cast<Asked*>(context)->answer;
+  };
+  Told told;
+  Asked asked;
+  quire_llm* llm = quire_load_cancellable(options().c_str(), ask, &asked, &told.error);
+  EXPECT_NE(llm, nullptr) << told.message();
+  quire_free(llm);
+  // Thousands of layers take a second or more, so that the question comes before the end.
+  asked.answer = 1;
+  const std::string large = options(R"(, "hf_overrides": {"num_hidden_layers": 4000})");
+  EXPECT_EQ(quire_load_cancellable(large.c_str(), ask, &asked, &told.error), nullptr);
+  EXPECT_EQ(told.error.code, QUIRE_CANCELLED) << told.message();
+  EXPECT_EQ(asked.times, 1);
 }
 
 }  // namespace

@@ -73,7 +73,7 @@ ApiResult<Body> read_body(std::string_view text) {
   std::vector<std::string> known;
   for (const Field& field : schema.fields) known.emplace_back(field.name);
   for (const auto& [name, value] : raw->as_object()) {
-    if (std::ranges::find(known, name) != known.end()) continue;
+    if (std::ranges::find(known, name) != known.end() || (name == "task" && value.is_null())) continue;
     return api::bad_field(utf8::beginning(name, 60), "is no field of a request" + did_you_mean(name, known) + ".");
   }
   return Body::parse(text, schema);
@@ -128,7 +128,10 @@ ApiResult<sampling::SamplingParams> params_of(const llm::Llm& llm, const Body& b
 }
 
 ApiResult<model::AdapterPtr> read_adapter(const llm::Llm& llm, const Body& body) {
-  if (!body.has("lora_path")) return model::AdapterPtr();
+  if (!body.has("lora_path")) {
+    if (body.has("lora_name")) return api::bad_field("lora_name", "needs the adapter's lora_path.");
+    return model::AdapterPtr();
+  }
   QUIRE_ASSIGN(model::AdapterPtr adapter, llm.adapters().get(body.string("lora_path"), body.string("lora_name")));
   return adapter;
 }

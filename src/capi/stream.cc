@@ -63,6 +63,13 @@ void Signal::raise() {
 
 Model::Model(std::unique_ptr<llm::Llm> llm) : async(std::move(llm), async_options()) {}
 
+Status Model::check_process() const {
+  if (!is_forked()) return {};
+  return Error{ErrorCode::kUnavailable,
+               "the model was loaded before fork(), and its threads are in the other process only; load it in this "
+               "process, or start processes without fork (in Python: the start method spawn)"};
+}
+
 Stream::Stream(std::shared_ptr<Model> model, const ReadRequest& request)
     : model_(std::move(model)), prompt_(request.request.prompt), pool_(request.pool) {
   inbox_->open = request.request.params.n;
@@ -102,6 +109,7 @@ void Stream::Inbox::add(llm::Delta delta) {
 }
 
 Result<std::unique_ptr<Stream>> Stream::start(const std::shared_ptr<Model>& model, ReadRequest request) {
+  QUIRE_TRY(model->check_process());
   std::unique_ptr<Stream> stream(new Stream(model, request));
   std::vector<engine::Request> requests;
   requests.push_back(std::move(request.request));

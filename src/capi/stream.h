@@ -2,6 +2,8 @@
 // Model and Stream: a model on its own threads, and one request whose deltas wait to be fetched.
 #pragma once
 
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -33,13 +35,17 @@ class Signal {
   std::atomic<int> write_{-1};
 };
 
-// A loaded model. Shared by the caller and the streams, so that it outlives each request.
+// A loaded model. Shared by the caller and the streams, so that it outlives each request. After a fork() the child has
+// its memory and none of its threads: there, nothing may wait for them, and so nothing may be freed.
 struct Model {
   explicit Model(std::unique_ptr<llm::Llm> llm);
   const llm::Llm& llm() const { return async.llm(); }
+  bool is_forked() const { return ::getpid() != loaded_by; }
+  Status check_process() const;  // an Error in a child
 
   std::shared_ptr<Signal> signal = std::make_shared<Signal>();
   llm::AsyncLlm async;
+  const pid_t loaded_by = ::getpid();
 };
 
 // One request. Its deltas are collected, one for each answer, until next() takes them. abort() on any thread, the rest
@@ -58,6 +64,7 @@ class Stream {
   // kEnd when all answers are complete, or the request has failed; else kTimeout.
   Event wait(std::optional<Clock::time_point> deadline);
   void abort();
+  const Model& model() const { return *model_; }
   const std::vector<int32_t>& prompt() const { return prompt_; }
   // Of a request that pools: what becomes of the vectors of its last delta. One row that is not per token: rows is 0.
   struct Pooled {

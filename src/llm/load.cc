@@ -291,8 +291,9 @@ Result<model::ModelFiles> open_files(const Options& options) {
       return invalid_argument({"--load-format is ", options.load_format, ", but '", options.model.string(), "' is ",
                                (gguf ? "a GGUF file" : "a safetensors folder")});
     }
-    if (gguf && !options.hf_overrides.empty()) {
-      log_warn("--hf-overrides has no effect on '{}': a GGUF file has no config.json", options.model.string());
+    if (gguf && !options.hf_overrides.empty() && options.hf_overrides != "{}") {
+      return invalid_argument({"--hf-overrides replaces members of config.json, which the GGUF file '",
+                               options.model.string(), "' does not have; leave the flag out"});
     }
     return files;
   }

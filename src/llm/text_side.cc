@@ -16,6 +16,10 @@ namespace fs = std::filesystem;
 Result<text::TokenizerPtr> load_tokenizer(const model::ModelFiles& files, const Options& options) {
   if (!options.tokenizer.empty()) {
     const fs::path& path = options.tokenizer;
+    if (std::error_code ignored; !fs::exists(path, ignored)) {
+      return not_found(
+          {"--tokenizer: '", path.string(), "' does not exist; give a folder with a tokenizer, or leave it out"});
+    }
     return text::load_tokenizer(fs::is_directory(path) ? path : path.parent_path());
   }
   if (files.gguf != nullptr) {

@@ -767,10 +767,9 @@ def test_tokenize_takes_json_lines(quire, tokenizer_only):
 
 # inspect
 
-def test_overrides_of_a_config_that_is_not_there_are_pointed_out(quire):
+def test_overrides_of_a_config_that_is_not_there_are_refused(quire):
     overrides = ("--hf-overrides", '{"rope_theta": 5.0}', *GREEDY)
-    done = quire("run", "tiny.gguf", "hello", *overrides)
-    assert done.returncode == 0 and "--hf-overrides has no effect on 'tiny.gguf'" in done.errors
+    one_sentence(quire("run", "tiny.gguf", "hello", *overrides), 2, "--hf-overrides", "config.json", "tiny.gguf")
     assert quire("run", "tiny", "hello", *overrides).errors == ""
 
 

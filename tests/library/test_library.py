@@ -83,6 +83,17 @@ def test_the_c_example_says_what_is_wrong(examples, model, options, request_json
     assert done.returncode == 1 and words in done.stderr and done.stderr.count("\n") == 1, done.stderr
 
 
+@pytest.mark.parametrize("components,found", [("COMPONENTS java", False), ("COMPONENTS c OPTIONAL_COMPONENTS java", True)])
+def test_a_component_that_does_not_exist_is_named(prefix, tmp_path, components, found):
+    """The message was only that quire was not found; an optional component was treated like any other."""
+    (tmp_path / "CMakeLists.txt").write_text("cmake_minimum_required(VERSION 3.20)\nproject(x C)\n"
+                                             f"find_package(quire REQUIRED {components})\n")
+    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+    done = run("cmake", "-S", tmp_path, "-B", tmp_path / "build", *generator, f"-DCMAKE_PREFIX_PATH={prefix}")
+    assert (done.returncode == 0) == found, done.stderr
+    assert found or "quire has no component 'java'; its components are c and cpp" in " ".join(done.stderr.split())
+
+
 def test_the_library_exports_the_functions_of_its_header_only(prefix):
     if shutil.which("nm") is None:
         pytest.skip("needs nm")

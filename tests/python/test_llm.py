@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 
 import numpy
 import pytest
@@ -48,11 +49,12 @@ def test_prompts_in_every_form_get_the_same_answer(llm):
     ids = llm.get_tokenizer().encode(PROMPT)
     assert ids.dtype == numpy.int32
     forms = [PROMPT, ids, ids.tolist(), ids.astype(numpy.int64)[::1], {"prompt": PROMPT}, {"prompt_token_ids": ids},
-             {"prompt_token_ids": ids.tolist(), "prompt": "not read"}, {"prompt": PROMPT, "cache_salt": "pepper"}]
+             {"prompt_token_ids": ids.tolist(), "prompt": "its text"}, {"prompt": PROMPT, "cache_salt": "pepper"}]
     outputs = llm.generate(forms, greedy())
     assert len(outputs) == len(forms)
     assert len({output.outputs[0].text for output in outputs}) == 1
     assert [output.prompt for output in outputs[:2]] == [PROMPT, None]
+    assert outputs[6].prompt == "its text"  # as in vLLM; it was left out
     for form in (ids, ids.tolist(), {"prompt_token_ids": ids}):
         assert len(llm.generate(form, greedy())) == 1
 
@@ -65,6 +67,10 @@ def test_programs_for_vllm_find_its_other_names(llm):
     assert text.startswith("<|im_start|>system") and text.endswith("<|im_start|>assistant\n")
     ids = tokenizer.apply_chat_template(messages)
     assert tokenizer(text) == {"input_ids": ids.tolist(), "attention_mask": [1] * len(ids)}
+    assert tokenizer([text, "a"])["input_ids"] == [ids.tolist(), tokenizer.encode("a").tolist()]
+    assert tokenizer.decode(int(ids[4])) == tokenizer.decode(ids[4:5])
+    assert tokenizer.batch_decode([ids[4:6], ids[5:9]]) == [tokenizer.decode(ids[4:6]), tokenizer.decode(ids[5:9])]
+    assert tokenizer.decode(tokenizer.eos_token_id, skip_special_tokens=False) == "<|im_end|>" and len(tokenizer) == 49152
     chat, plain = llm.chat(messages, greedy(), chat_template_content_format="auto")[0], llm.generate(text, greedy())[0]
     assert chat.outputs[0].token_ids == plain.outputs[0].token_ids
     forms = [TextPrompt(prompt=text), TokensPrompt(prompt_token_ids=ids)]
@@ -123,6 +129,13 @@ def test_stop_strings_and_tokens(llm):
     assert output.outputs[0].stop_reason == token and len(output.outputs[0].token_ids) == 3
     [output] = llm.generate(PROMPT, greedy(logit_bias={token: -100}, bad_words=["Paris"]))
     assert token not in output.outputs[0].token_ids and "Paris" not in output.outputs[0].text
+
+
+def test_a_stop_string_may_have_zeros(llm):
+    """stop_reason had what stands before the first zero."""
+    [zero] = llm.get_tokenizer().encode("\0").tolist()
+    [output] = llm.generate("x", greedy(allowed_token_ids=[zero], stop=["\0\0"]))
+    assert output.outputs[0].stop_reason == "\0\0" and output.outputs[0].finish_reason == "stop"
 
 
 def test_no_max_tokens_goes_on_to_the_end_of_the_context(llm):
@@ -256,6 +269,58 @@ def test_what_is_no_prompt_is_named(llm, prompts):
         llm.generate(prompts)
 
 
+def test_a_value_of_the_wrong_type_is_named(llm):
+    """They were an AttributeError of the package, or an error about something else."""
+    from quire import BeamSearchParams, SamplingParams
+    beams = BeamSearchParams(beam_width=1, max_tokens=1)
+    for call, words in (
+            (lambda: llm.generate("x", {"temperature": 0}), "sampling_params must be a SamplingParams, .* not a dict"),
+            (lambda: llm.generate("x", [{"temperature": 0}]), "sampling_params must be of the type SamplingParams, not dict"),
+            (lambda: llm.generate("x", "greedy"), "sampling_params must be a SamplingParams, .* not a str"),
+            (lambda: llm.generate("x", beams), "not a BeamSearchParams"),
+            (lambda: list(llm.stream("x", beams)), "of the type SamplingParams, not BeamSearchParams"),
+            (lambda: list(llm.stream("x", greedy(output_kind="delta"))), "output_kind must be of .* RequestOutputKind, not str"),
+            (lambda: BeamSearchParams(beam_width=2.5, max_tokens=1), "beam_width must be an integer, not float"),
+            (lambda: BeamSearchParams(beam_width=2, max_tokens=1, length_penalty="a"), "length_penalty must be a number"),
+            (lambda: type(llm).from_engine_args({"model": "x"}), "engine_args must be of the type EngineArgs, not dict"),
+            (lambda: llm.beam_search("x", greedy()), "of the type BeamSearchParams, not SamplingParams"),
+            (lambda: llm.generate("x", lora_request="path"), "lora_requests must be a LoRARequest, .* not a str"),
+            (lambda: llm.generate("x", priority=3), "priority must be a list"),
+            (lambda: llm.generate("x", greedy(structured_outputs={"choice": ["a"]})), "a StructuredOutputsParams, not dict"),
+            (lambda: llm.generate("x", greedy(logit_bias=[1])), "logit_bias must map token ids to numbers, not be a list"),
+            (lambda: llm.generate(b"x"), "not bytes"), (lambda: llm.generate(["x", b"x"]), "not bytes"),
+            (lambda: llm.generate(["x", None]), "a prompt is a text.* not NoneType"),
+            (lambda: llm.generate(["x", 5]), "a prompt is a text.* not int"),
+            (lambda: llm.generate([["x", "y"]]), "several prompts where one"),
+            (lambda: list(llm.stream(["x", "y"])), "several prompts where one"),
+            (lambda: llm.chat("x"), "messages must be a list of messages, .* not a str"),
+            (lambda: llm.chat(QUESTION[0]), "not a dict"), (lambda: llm.chat(None), "not a NoneType"),
+            (lambda: llm.encode("x", {"task": "embed"}), "pooling_params must be a PoolingParams")):
+        with pytest.raises(TypeError, match=words):
+            call()
+    with pytest.raises(ValueError, match="logit_bias"):
+        llm.generate("x", SamplingParams(logit_bias={"x": 1}))
+    texts = numpy.array(["a", "b"])  # its dtype is <U1
+    assert [output.prompt for output in llm.generate(texts, greedy(max_tokens=1))] == ["a", "b"]
+    assert llm.generate({"prompt": "a", "multi_modal_data": None}, greedy(max_tokens=1))[0].finished
+    expected = llm.chat(QUESTION, greedy())[0].outputs
+    assert llm.chat((message for message in QUESTION), greedy(), False, None)[0].outputs == expected
+
+
+def test_sampling_params_take_the_forms_that_vllm_gives_them(llm):
+    from quire import SamplingParams
+    params = SamplingParams(stop="x", seed=-1, logprobs=True, prompt_logprobs=True)
+    assert (params.stop, params.stop_token_ids, params.bad_words) == (["x"], [], [])
+    assert (params.seed, params.logprobs, params.prompt_logprobs) == (None, 1, 1)
+    params = greedy()
+    params.stop.append("Paris")
+    params.stop_token_ids += [7]
+    assert llm.generate(PROMPT, params)[0].outputs[0].stop_reason == "Paris"
+    # -1 was a seed like any other, so that all answers were the same.
+    texts = {llm.generate("Once", SamplingParams(seed=-1, max_tokens=12))[0].outputs[0].text for _ in range(4)}
+    assert len(texts) > 1
+
+
 def test_strange_texts_and_numbers_are_taken_or_refused(llm):
     for prompt in ("\0", "a\0b", "\ud800", "\U0001f600" * 20, "<|im_end|>"):
         assert llm.generate(prompt, greedy(max_tokens=2))[0].finished
@@ -289,6 +354,14 @@ def test_wrong_models_and_options_are_errors(model_path, tmp_path):
             LLM(model_path, **options)
 
 
+def test_a_tokenizer_that_does_not_exist_is_named(model_path, tmp_path):
+    """The folder above it was looked into instead."""
+    from quire import LLM
+    for name in ("Qwen/Qwen3-0.6B", tmp_path / "typo"):
+        with pytest.raises(FileNotFoundError, match="'[^']*(Qwen3-0.6B|typo)' does not exist; give a folder with a tokenizer"):
+            LLM(model_path, tokenizer=name)
+
+
 def test_options_of_vllm_that_ask_for_nothing_are_taken_and_others_refused_with_the_reason(model_path):
     """`trust_remote_code is no option of a model` was all that a program for vLLM was told."""
     from quire import LLM
@@ -297,7 +370,8 @@ def test_options_of_vllm_that_ask_for_nothing_are_taken_and_others_refused_with_
     assert llm.max_model_len == 64
     for option, words in (({"cpu_offload_gb": 4}, "does not offload weights"), ({"tokenizer_mode": "slow"}, "from its files"),
                           ({"trust_remote_code": "yes"}, "true or false"), ({"swap_space": "much"}, "a number"),
-                          ({"gpu_memory_utilization": 1.5}, "at most 1"), ({"task": "sing"}, "choose auto, generate"),
+                          ({"gpu_memory_utilization": 1.5}, "at most 1"), ({"threads": 1.5}, "threads"),
+                          ({"hf_overrides": {"hidden_size": 5}}, "config.json, which the GGUF file"), ({"task": "sing"}, "choose auto, generate"),
                           ({"task": "embed", "runner": "generate"}, "leave one or the other out"), ({"task": 3}, "a string")):
         with pytest.raises(ValueError, match=words):
             LLM(model_path, device="cpu", **option)
@@ -359,6 +433,105 @@ def test_engine_args_have_the_options_of_a_model(model_path):
         assert part is not None, group
         flags |= {flag.replace("-", "_") for flag in re.findall(r"^\s+--([a-z][a-z-]+)", part[1], re.M)}
     assert len(flags) > 40 and {flag.removeprefix("no_") for flag in flags} - fields == {"lora_modules"}
+
+
+def test_engine_args_are_flags_of_a_program(model_path, capsys):
+    import argparse
+    from quire import AsyncEngineArgs, EngineArgs, FlexibleArgumentParser, LLM
+    parser = FlexibleArgumentParser()
+    assert EngineArgs.add_cli_args(parser) is parser
+    parser.add_argument("--max-tokens", type=int)
+    parser.set_defaults(model=model_path)
+    args = parser.parse_args(["--max_model_len", "64", "--no-enable-prefix-caching", "-tp", "1", "--max_tokens=3",
+                              "--override-generation-config", '{"temperature": 0.5}', "--kv-cache-memory-bytes", "64MiB",
+                              "--enable-lora", "--lora-target-modules", "q_proj", "v_proj"])
+    found = EngineArgs.from_cli_args(args)
+    assert found == EngineArgs(model_path, max_model_len=64, enable_prefix_caching=False, tensor_parallel_size=1,
+                               override_generation_config='{"temperature": 0.5}', kv_cache_memory_bytes="64MiB",
+                               enable_lora=True, lora_target_modules=["q_proj", "v_proj"])
+    llm = LLM.from_engine_args(found)
+    assert llm.max_model_len == 64 and llm.get_default_sampling_params().temperature == 0.5
+    # As in vLLM's examples: flags in a group, and all of them as arguments of LLM.
+    parser = argparse.ArgumentParser()
+    group = parser.add_argument_group("Engine arguments")
+    EngineArgs.add_cli_args(group)
+    group.set_defaults(model=model_path, max_model_len=32)
+    assert LLM(**vars(parser.parse_args([]))).max_model_len == 32
+    parser = AsyncEngineArgs.add_cli_args(argparse.ArgumentParser())
+    assert AsyncEngineArgs.from_cli_args(parser.parse_args(["--enable-log-requests"])) == AsyncEngineArgs(
+        enable_log_requests=True)
+    alone = AsyncEngineArgs.add_cli_args(argparse.ArgumentParser(), async_args_only=True)
+    assert set(vars(alone.parse_args([]))) == {"enable_log_requests", "disable_log_requests"}
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--help"])
+    assert "longest that fits in memory" in " ".join(capsys.readouterr().out.split())
+
+
+def test_an_llm_engine_steps_through_its_requests(llm, model_path):
+    from quire import EngineArgs, LLMEngine, PoolingParams, RequestOutputKind, SamplingParams
+    engine = LLMEngine.from_engine_args(EngineArgs(model_path, max_model_len=512, max_num_seqs=8))
+    assert engine.step() == [] and not engine.has_unfinished_requests()
+    settings = {"0": greedy(logprobs=1, prompt_logprobs=1), "1": SamplingParams(n=2, temperature=1, seed=3, max_tokens=5),
+                "2": greedy(output_kind=RequestOutputKind.FINAL_ONLY), "3": greedy(output_kind=RequestOutputKind.DELTA)}
+    waiting, found, pieces = list(settings.items()), {}, []
+    while waiting or engine.has_unfinished_requests():
+        if waiting:
+            name, params = waiting.pop(0)
+            engine.add_request(name, PROMPT, params)
+        for output in engine.step():
+            assert output.request_id in settings
+            if output.request_id == "3":
+                pieces.append(output.outputs[0].text)
+            if output.finished:
+                found[output.request_id] = output
+    assert engine.get_num_unfinished_requests() == 0 and set(found) == set(settings)
+    for name in ("0", "1", "2"):
+        assert found[name].outputs == llm.generate(PROMPT, settings[name])[0].outputs
+    assert "".join(pieces) == found["2"].outputs[0].text
+    for name in ("a", "b"):
+        engine.add_request(name, PROMPT, greedy(max_tokens=None, ignore_eos=True))
+    with pytest.raises(ValueError, match="'a' is running already"):
+        engine.add_request("a", PROMPT, greedy())
+    with pytest.raises(ValueError, match="temperature"):
+        engine.add_request("c", PROMPT, greedy(temperature=-1))
+    with pytest.raises(ValueError, match="load it with"):
+        engine.add_request("c", PROMPT, PoolingParams(task="embed"))
+    assert {output.request_id for output in engine.step()} <= {"a", "b"}
+    engine.abort_request(["a", "nobody"])
+    engine.abort_request("b")
+    assert engine.step() == [] and not engine.has_unfinished_requests()
+    engine.add_request("a", PROMPT, greedy(max_tokens=1))
+    assert engine.step()[0].finished
+    embedder = LLMEngine(model_path, max_model_len=64, runner="pooling")
+    embedder.add_request("x", PROMPT, PoolingParams(task="embed"))
+    [output] = embedder.step()
+    assert output.request_id == "x" and output.outputs.data.ndim == 1 and not embedder.has_unfinished_requests()
+
+
+def test_names_are_found_in_vllms_modules():
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent("""
+        import pickle
+        from quire.lora.request import LoRARequest
+        from quire.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams, StructuredOutputsParams
+        from quire.beam_search import BeamSearchOutput, BeamSearchSequence
+        from quire.engine.arg_utils import AsyncEngineArgs, EngineArgs
+        from quire.engine.async_llm_engine import AsyncLLMEngine
+        from quire.engine.llm_engine import LLMEngine
+        from quire.entrypoints.llm import LLM
+        from quire.inputs import TextPrompt, TokensPrompt
+        from quire.outputs import CompletionOutput, EmbeddingRequestOutput, PoolingOutput, RequestOutput
+        from quire.pooling_params import PoolingParams
+        from quire.utils import FlexibleArgumentParser
+        from quire.v1.engine.async_llm import AsyncLLM
+        import quire, quire.lora.request
+        assert quire.lora.request.LoRARequest is quire.LoRARequest is LoRARequest
+        assert pickle.loads(pickle.dumps(SamplingParams(top_k=3))) == SamplingParams(top_k=3)
+        try:
+            import quire.lora.nothing
+        except ModuleNotFoundError:
+            print("good")
+    """)], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(PACKAGE)}, timeout=60)
+    assert done.returncode == 0 and done.stdout == "good\n", done.stderr
 
 
 def test_beam_search_finds_what_a_search_by_hand_finds(llm):
@@ -509,6 +682,63 @@ def test_ctrl_c_aborts_and_raises(model_path, call):
     finally:
         process.kill()
     assert process.returncode == 0 and out == "interrupted 2\n"
+
+
+def test_ctrl_c_ends_loading():
+    """It had no effect before the model was loaded."""
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent("""
+        import sys
+        from quire import LLM
+        print("loads", flush=True)
+        try:
+            LLM(sys.argv[1], load_format="dummy", threads=1, hf_overrides={"num_hidden_layers": 4000})
+        except KeyboardInterrupt:
+            print("interrupted")
+        """), ROOT / "tests" / "goldens" / "llama" / "config.json"], stdout=subprocess.PIPE, text=True,
+                               env=os.environ | {"PYTHONPATH": str(PACKAGE)})
+    try:
+        assert process.stdout.readline() == "loads\n"
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 0 and out == "interrupted\n"
+
+
+def test_a_forked_process_ends_and_may_load_its_own(model_path):
+    """It hung as soon as it used the parent's model, and even when it ended."""
+    done = python(model_path, """
+        import os, sys
+        from quire import LLM, SamplingParams
+        params = SamplingParams(temperature=0, max_tokens=2)
+        llm = LLM(sys.argv[1], max_model_len=64)
+        stream = llm.stream("x", SamplingParams(max_tokens=30, ignore_eos=True))
+        next(stream)
+        def child(work):
+            pid = os.fork()
+            if pid == 0:
+                work()
+                sys.exit(0)
+            assert os.waitpid(pid, 0)[1] == 0
+        def use():
+            for call in (lambda: llm.generate("x", params), lambda: next(stream)):
+                try:
+                    call()
+                    sys.exit("no error")
+                except RuntimeError as error:
+                    assert "fork()" in str(error)
+            assert llm.get_tokenizer().encode("a b").size > 0
+        def drop():
+            global llm, stream
+            del llm, stream
+        child(lambda: None)
+        child(use)
+        child(drop)
+        child(lambda: LLM(sys.argv[1], max_model_len=64).generate("x", params))
+        print(len(list(stream)) > 0, llm.generate("x", params)[0].finished)
+    """)
+    assert done.returncode == 0 and done.stdout == "True True\n", done.stdout + done.stderr
 
 
 def test_a_program_may_end_with_requests_under_way(model_path):

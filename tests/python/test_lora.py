@@ -37,6 +37,7 @@ def test_each_prompt_has_its_adapter(tmp_path):
     assert [answers(1, one)[0], answers(1, None)[0], answers(1, two)[0]] == mixed
     [output] = llm.chat([{"role": "user", "content": "hello"}], params, lora_request=one)
     assert output.outputs[0].token_ids and output.lora_request == output.outputs[0].lora_request == one
+    assert list(llm.stream(prompt, params, lora_request=two))[-1].outputs[0].token_ids == mixed[2]
     assert (one.name, one.adapter_id, one.path) == ("a1", 1, str(tmp_path / "a1"))
     async def alone():
         engine = AsyncLLM(str(tmp_path / "tiny"), enable_lora=True, max_lora_rank=8)

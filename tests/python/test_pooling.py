@@ -60,6 +60,16 @@ def test_a_text_has_the_same_bits_alone_and_among_others(load):
         assert llm.embed({"prompt": text})[0].outputs.embedding.tobytes() == output.outputs.embedding.tobytes()
 
 
+def test_outputs_can_be_compared(load):
+    """Comparing two was an error: "the truth value of an array with more than one element is ambiguous"."""
+    one, same, other = load("bert").embed(["hello", "hello", "a"])
+    assert one.outputs == same.outputs and one.outputs != other.outputs and one != other
+    one, other = load("bert").encode(["hello", "a"], pooling_task="token_embed")
+    assert one.outputs == one.outputs and one.outputs != other.outputs and one.outputs != "x"
+    with pytest.raises(TypeError, match="score takes texts"):
+        load("bert").score({"content": []}, "a")
+
+
 def test_tokens_have_a_row_each(load):
     from quire import PoolingParams
     prompt = expected("bert")["prompts"][2]
