@@ -24,10 +24,12 @@ int64_t scratch_bytes(int64_t tokens, int64_t heads, int64_t splits, int64_t hea
   return tokens * heads * splits * (head_dim + 2) * int64_t{sizeof(float)};
 }
 
-int prefill_groups(int tokens, int seqs, int heads, int kv_heads, int head_dim) {
-  const int group = heads / kv_heads;
-  if (head_dim == 256) return (tokens / 64 + seqs) * heads;
-  return group % 2 == 0 ? (tokens / 64 + seqs) * (heads / 2) : (tokens / 128 + seqs) * heads;
+// Threadgroups for `seqs` sequences whose rows are [begin, end): those of row r of sequence i are counted from
+// r / (rows of a threadgroup) + i on, and the kernel takes them from the last one down.
+int prefill_groups(int begin, int end, int seqs, int heads, int kv_heads, int head_dim) {
+  const bool pairs = head_dim != 256 && heads / kv_heads % 2 == 0;
+  const int rows = head_dim == 256 || pairs ? 64 : 128;
+  return (end / rows + seqs - begin / rows) * (pairs ? heads / 2 : heads);
 }
 
 KernelId by_head_dim(int dim, KernelId d64, KernelId d128, KernelId d256) {
@@ -57,6 +59,7 @@ bool serves_latent(const AttentionArgs& args) {
 struct Kinds {
   int64_t few_seqs = 0;  // all sequences up to the last one of few rows
   int64_t few_context = 0;
+  int64_t many_begin = 0, many_end = 0;  // from the first sequence of many rows to the end of the last one
   bool few = false, many = false;
 };
 
@@ -67,7 +70,11 @@ Kinds kinds_of(std::span<const int32_t> cu, std::span<const int32_t> contexts, i
   for (size_t i = 0; i < contexts.size(); ++i) {
     const int64_t rows = (cu[i + 1] - cu[i]) * group;
     most = std::max(most, rows);
-    if (rows > kAttentionRowTile) kinds.many = true;
+    if (rows > kAttentionRowTile) {
+      if (!kinds.many) kinds.many_begin = static_cast<int64_t>(i);
+      kinds.many = true;
+      kinds.many_end = static_cast<int64_t>(i) + 1;
+    }
     if (rows == 0 || rows > kAttentionRowTile) continue;
     kinds.few = true;
     kinds.few_seqs = static_cast<int64_t>(i) + 1;
@@ -78,6 +85,8 @@ Kinds kinds_of(std::span<const int32_t> cu, std::span<const int32_t> contexts, i
   kinds.few_seqs = static_cast<int64_t>(contexts.size());
   kinds.few = !kinds.many || cu.back() * group < kinds.few_seqs * most;
   kinds.few_context = table_positions;
+  kinds.many_begin = 0;
+  kinds.many_end = kinds.few_seqs;
   return kinds;
 }
 
@@ -134,11 +143,12 @@ void launch_teams(GpuBackend& gpu, const AttentionArgs& args, HopperTeamParams& 
              static_cast<uint32_t>(hopper_team_threads(dim)), static_cast<uint32_t>(hopper_team_memory(dim)));
 }
 
+// For the p.seqs sequences from `first_seq` on.
 void launch(GpuBackend& gpu, KernelId kernel, const AttentionArgs& args, const HopperAttentionParams& p, void* scratch,
-            Grid grid, int threads, int memory) {
+            Grid grid, int threads, int memory, int64_t first_seq = 0) {
   gpu.launch({kernel, args.q.dtype}, p,
-             {args.out.data, args.q.data, args.kv.pages, args.block_tables.data(), args.cu_seqlens_q.data(),
-              args.context_lens.data(), scratch, args.sinks},
+             {args.out.data, args.q.data, args.kv.pages, args.block_tables.data() + first_seq * args.max_blocks,
+              args.cu_seqlens_q.data() + first_seq, args.context_lens.data() + first_seq, scratch, args.sinks},
              grid, static_cast<uint32_t>(threads), static_cast<uint32_t>(memory));
 }
 
@@ -237,7 +247,9 @@ bool attention(GpuBackend& gpu, const AttentionArgs& args, bool by_shape) {
     attend_few(gpu, args, team, kinds.few_seqs, tokens, splits);
   }
   if (kinds.many) {
-    p.seqs = static_cast<int>(contexts.size());
+    // A threadgroup that finds no rows takes two microseconds of a multiprocessor, so the sequences that only decode
+    // have none, as far as they come before or after the others.
+    p.seqs = static_cast<int>(kinds.many_end - kinds.many_begin);
     p.rows_from = kAttentionRowTile + 1;
     p.rows_to = INT32_MAX;
     const bool general = p.window > 0 || p.cap > 0 || p.has_sinks != 0;
@@ -247,9 +259,10 @@ bool attention(GpuBackend& gpu, const AttentionArgs& args, bool by_shape) {
                           KernelId::kHopperAttentionPrefillGeneralD128, KernelId::kHopperAttentionPrefillGeneralD256)
             : by_head_dim(dim, KernelId::kHopperAttentionPrefillD64, KernelId::kHopperAttentionPrefillD128,
                           KernelId::kHopperAttentionPrefillD256);
-    launch(gpu, kernel, args, p, nullptr,
-           {static_cast<uint32_t>(prefill_groups(cu.back(), p.seqs, p.heads, p.kv_heads, dim))}, kHopperPrefillThreads,
-           hopper_prefill_memory(dim));
+    const int groups = prefill_groups(cu[static_cast<size_t>(kinds.many_begin)], cu[static_cast<size_t>(kinds.many_end)],
+                                      p.seqs, p.heads, p.kv_heads, dim);
+    launch(gpu, kernel, args, p, nullptr, {static_cast<uint32_t>(groups)}, kHopperPrefillThreads,
+           hopper_prefill_memory(dim), kinds.many_begin);
   }
   return true;
 }
