@@ -500,8 +500,8 @@ struct HopperAttentionTeam {
           if (j == 0 && next) done(sm, k_place, 2, lane);
           if (j == 0) done(sm, v_place, 1, lane);
         }
-        // Waiting for the stage of a tile that does not exist keeps the team behind the warp that brings tiles: it must not
-        // miss that a place became free, and would if the place became free twice.
+        // Waiting for the stage of a tile that does not exist keeps the team behind the warp that brings tiles: it must
+        // not miss that a place became free, and would if the place became free twice.
         if (!both) wait(sm, v_place, 1);
         done(sm, {v_place.slot + 1, v_place.turn}, 1, lane);
       }

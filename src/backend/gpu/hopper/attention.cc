@@ -259,8 +259,8 @@ bool attention(GpuBackend& gpu, const AttentionArgs& args, bool by_shape) {
                           KernelId::kHopperAttentionPrefillGeneralD128, KernelId::kHopperAttentionPrefillGeneralD256)
             : by_head_dim(dim, KernelId::kHopperAttentionPrefillD64, KernelId::kHopperAttentionPrefillD128,
                           KernelId::kHopperAttentionPrefillD256);
-    const int groups = prefill_groups(cu[static_cast<size_t>(kinds.many_begin)], cu[static_cast<size_t>(kinds.many_end)],
-                                      p.seqs, p.heads, p.kv_heads, dim);
+    const int groups = prefill_groups(cu[static_cast<size_t>(kinds.many_begin)],
+                                      cu[static_cast<size_t>(kinds.many_end)], p.seqs, p.heads, p.kv_heads, dim);
     launch(gpu, kernel, args, p, nullptr, {static_cast<uint32_t>(groups)}, kHopperPrefillThreads,
            hopper_prefill_memory(dim), kinds.many_begin);
   }
