@@ -94,6 +94,17 @@ TEST(OpenModel, AHeadWithValuesOfItsOwnIsNotTiedWhateverTheConfigSays) {
   EXPECT_FALSE(tied(tensor("lm_head.weight", "F32", {32, 64})));
 }
 
+// The bug: comparing a head and an embedding that claim 2^50 rows of nothing took for ever.
+TEST(OpenModel, AHeadOfManyEmptyRowsEndsAtOnce) {
+  auto tensors = plain("F16");
+  for (SafetensorsTensor& t : tensors) {
+    if (t.name == "model.embed_tokens.weight") t = tensor(t.name, "F16", {int64_t{1} << 50, 0});
+  }
+  tensors.push_back(tensor("lm_head.weight", "F16", {int64_t{1} << 50, 0}));
+  const auto files = open(R"(, "tie_word_embeddings": true)", tensors);
+  EXPECT_TRUE(!files.ok() || files->config.tied_embeddings);
+}
+
 // How the formats store a k_proj of 48 rows (2 heads of 24, where hidden / heads is 16) with 64 inputs.
 struct Layout {
   const char* name;

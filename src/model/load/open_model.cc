@@ -180,7 +180,7 @@ bool has_own_head(const ModelFiles& files) {
   const weights::TensorRef* embedding = find(Part::kEmbedding);
   if (head == nullptr || embedding == nullptr || head->shape.size() != 2 || head->shape != embedding->shape)
     return false;
-  if (head->shape[0] < 1) return false;
+  if (head->data.empty()) return false;  // such a file may claim any number of rows
   if (head->dtype != embedding->dtype) return !is_quantised(head->dtype) && !is_quantised(embedding->dtype);
   constexpr size_t kStep = 64;
   const auto rows = static_cast<size_t>(head->shape[0]);
