@@ -225,9 +225,8 @@ std::vector<Field> constraint_fields() {
        "One of json, regex, choice, grammar, json_object and structural_tag, which the answer matches; and the options "
        "disable_any_whitespace, disable_additional_properties (default true: objects have only the properties that "
        "their schema lists, unless it says otherwise), any_order (default false: the properties come in the order of "
-       "the schema) and whitespace_pattern (between the tokens of JSON; default: a blank, or at most two line breaks "
-       "and "
-       "40 blanks)."},
+       "the schema) and whitespace_pattern (between the tokens of JSON; default: a blank, or at most two "
+       "line breaks and 40 blanks)."},
   };
 }
 
