@@ -111,7 +111,7 @@ def server_command(server, args, model, tokenizer, port):
 def client_arguments(load, args, tokenizer):
     """(arguments of quire bench serve, prompts of the measured run)"""
     at_once, tokens_in, tokens_out, prompts = LOADS[load]
-    flags = ["--max-concurrency", at_once, "--ignore-eos", "--tokenizer", tokenizer]
+    flags = ["--max-concurrency", at_once, "--temperature", 0, "--ignore-eos", "--tokenizer", tokenizer]
     if tokens_in is None:
         if not args.dataset_path:
             raise Failed("it needs --dataset-path")

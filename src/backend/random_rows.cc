@@ -77,8 +77,10 @@ void RandomRow::make_groups(DType type, int64_t group) {
   scales_.clear();
   mins_.clear();
   for (int64_t column = 0; column < k_; column += group) {
-    scales_.push_back(scale_at(column).d);
-    if (type != DType::kGF8) mins_.push_back(-(random_.codes.middle * scales_.back()));
+    const Scale scale = scale_at(column);
+    scales_.push_back(type == DType::kGF8 ? scale.d : fp16_to_float(float_to_fp16(scale.d)));
+    if (type == DType::kGF8) continue;
+    mins_.push_back(-((random_.codes.middle + (scale.first % 2 == 1 ? 0.5f : -0.5f)) * scales_.back()));
   }
 }
 

@@ -10,7 +10,8 @@
 //           S scales; v = 2 (w[0] >> 8) 2^-24 - 1; d = scale * (1 + 0.25 v). It is negative if w[0] is odd, unless
 //           there are minima or the codes are E4M3, so that the mean of the elements is zero. MXFP4 has the exponent of
 //           `scale`, less 1 if w[0] is odd
-//   minima  -(middle * d); K types have middle * d as the scale of theirs
+//   minima  -(middle * d); K types have middle * d as the scale of theirs. G4 and G8 have an fp16 number as d, and a
+//           whole zero point z beside the middle: middle + 1/2 if w[0] is odd, else middle - 1/2; the minimum is -(z d)
 //   sub-scales, and their minima: sub + (t * sub / 16), where t is nibble c / 16 % 16 of w[1] and w[2]
 #pragma once
 

@@ -476,23 +476,33 @@ Status Runner::rows() {
   return {};
 }
 
-// Greedy and top-p sampling over Qwen3's vocabulary. Greedy reads the logits once, top-p more often.
+// Sampling over Qwen3's vocabulary: greedy, at a temperature alone, with top_p, and with the settings that Qwen3
+// recommends. Greedy reads the logits once, cut-offs more often. The logits are random and so about equally likely,
+// which is the worst case for all but greedy.
 Status Runner::sampling() {
   Backend& backend = rig_.backend();
   if (!backend.samples()) return {};
   const int64_t vocab = plan_.vocab, most = plan_.sample_rows;
   QUIRE_TRY(backend.prepare_sampling(most, most, vocab));
   QUIRE_ASSIGN(const Tensor logits, rig_.tensor(DType::kF32, most, vocab, 5));
-  for (const bool greedy : {true, false}) {
+  struct Settings {
+    const char* name;
+    float temperature, top_p;
+    int32_t top_k;
+  };
+  constexpr Settings kAll[] = {
+      {"greedy", 0, 1, 0}, {"drawn", 1, 1, 0}, {"top_p", 1, 0.9f, 0}, {"top_k_p", 0.6f, 0.95f, 20}};
+  for (const Settings& each : kAll) {
     for (const int64_t rows : {most, int64_t{1}}) {
       std::vector<SampleRow> settings(static_cast<size_t>(rows));
       for (SampleRow& row : settings) {
         row.seed = 7;
-        row.temperature = greedy ? 0.0f : 1.0f;
-        row.top_p = greedy ? 1.0f : 0.9f;
+        row.temperature = each.temperature;
+        row.top_p = each.top_p;
+        row.top_k = each.top_k;
       }
       GpuFigure figure;
-      figure.op = greedy ? "greedy" : "top_p";
+      figure.op = each.name;
       figure.type = "F32";
       figure.shape = std::to_string(vocab);
       figure.rows = rows;

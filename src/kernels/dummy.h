@@ -87,12 +87,13 @@ struct FillDummyCodes {
     const float size = p.scale * (1.0f + 0.25f * v);
     const float d = p.middle == 0.0f && p.fp8 == 0 && (words.x & 1u) != 0u ? -size : size;
     const float least = p.middle * d;
-    if (w.scheme == kSchemeScale || w.scheme == kSchemeSubScale) {
+    if (w.scheme == kSchemeGroup) {
+      const float whole = to_f(to<half>(d)), zero = p.middle + ((words.x & 1u) != 0u ? 0.5f : -0.5f);
+      ((DEVICE uint2*)heads)[at] = make_uint2(as_uint(whole), as_uint(fma((float)w.offset, whole, -(zero * whole))));
+    } else if (w.scheme == kSchemeScale || w.scheme == kSchemeSubScale) {
       ((DEVICE ushort*)heads)[at] = (ushort)bits_of_half(d);
     } else if (w.scheme == kSchemeScaleMin) {
       ((DEVICE uint*)heads)[at] = bits_of_half(d) | bits_of_half(-least) << 16;
-    } else if (w.scheme == kSchemeGroup) {
-      ((DEVICE uint2*)heads)[at] = make_uint2(as_uint(d), as_uint(fma((float)w.offset, d, -least)));
     } else if (w.scheme == kSchemeExponent) {
       heads[at] = (uchar)((as_uint(p.scale) >> 23) + 1u - (words.x & 1u));
     } else if (w.scheme == kSchemeE4M3) {

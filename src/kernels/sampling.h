@@ -43,21 +43,42 @@ struct SampleEdits {
 KERNEL(sample_edits, SampleEdits, SampleParams, float, float, const SampleRowData, const SampleEdit)
 
 // Draws from a chunk in which excluded tokens have the value -infinity. The score of an already drawn token must be
-// beaten, so where the upper bound of a score does not reach it, no logarithm is computed.
+// beaten, so where the upper bound of a score does not reach it, no logarithm is computed: each lane computes the score
+// of its token with the highest bound, and then those whose bound reaches the best score of the simdgroup, a few.
 FN void sample_draw(Ctx c, CONSTANT const SampleParams& p, TGROUP SampleBest& sm, DEVICE const SampleRowData* row,
                     int begin, THREAD const float* x, THREAD float& score, THREAD int& drawn) {
+  float bound[16], highest = sample_negative_infinity(), value = 0.0f;
+  uint words[16], word = 0u;
+  int token = 0x7fffffff;
   UNROLL for (int k = 0; k < 16; k += 4) {
-    const uint4 words = sample_words(row, (uint)(sample_token(begin, c.tid, k) / 4));
+    const uint4 four = sample_words(row, (uint)(sample_token(begin, c.tid, k) / 4));
     UNROLL for (int j = 0; j < 4; j++) {
       const int id = sample_token(begin, c.tid, k + j);
-      const uint word = philox_word(words, j);
-      if (id >= p.vocab || x[k + j] == sample_negative_infinity()) continue;
-      if (!(x[k + j] + sample_gumbel_bound(word) >= score)) continue;
-      const float mine = x[k + j] + sample_gumbel(word);
-      if (mine > score || (mine == score && id < drawn)) {
-        score = mine;
-        drawn = id;
+      words[k + j] = philox_word(four, j);
+      bound[k + j] = id < p.vocab ? x[k + j] + sample_gumbel_bound(words[k + j]) : sample_negative_infinity();
+      if (bound[k + j] > highest) {
+        highest = bound[k + j];
+        value = x[k + j];
+        word = words[k + j];
+        token = id;
       }
+    }
+  }
+  if (highest >= score && token != 0x7fffffff) {
+    const float mine = value + sample_gumbel(word);
+    if (mine > score || (mine == score && token < drawn)) {
+      score = mine;
+      drawn = token;
+    }
+  }
+  const float reached = simd_max(score);
+  UNROLL for (int k = 0; k < 16; k++) {
+    const int id = sample_token(begin, c.tid, k);
+    if (!(bound[k] >= reached) || id == token || bound[k] == sample_negative_infinity()) continue;
+    const float mine = x[k] + sample_gumbel(words[k]);
+    if (mine > score || (mine == score && id < drawn)) {
+      score = mine;
+      drawn = id;
     }
   }
   sample_best(c, sm, kSampleThreads / 32, score, drawn);

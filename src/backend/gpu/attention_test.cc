@@ -394,6 +394,33 @@ TEST(GpuAttention, HiddenPositionsWeighNothing) {
   }
 }
 
+// More units of work than a chip has room for at once, whose last pair of tiles of 64 positions has only one tile: what
+// brings tiles may fall behind what multiplies them, and no launch may wait for ever or see another tile.
+TEST(GpuAttention, ManyUnitsOfOddTilesHaveTheBitsOfOneAlone) {
+  const int32_t sequences = on_emulator() ? 5 : 160;
+  for (const int64_t dim : {64, 128, 256}) {
+    AttentionCase shape = {"odd_tiles", 4, 2, dim, 16, DType::kBF16, true, {}};
+    for (int32_t i = 0; i < sequences; ++i) shape.sequences.push_back({1, 1 + 128 * (i % 4) + 7 * i % 64});
+    GpuCache gpu(backend(), shape, DType::kBF16);
+    gpu.fill();
+    Step batch = cpu::whole_step(gpu.cache);
+    gpu.run(batch);
+    for (int again = 0; again < (on_emulator() ? 1 : 50); ++again) {
+      Step step = cpu::whole_step(gpu.cache);
+      gpu.run(step);
+      ASSERT_EQ(cpu::compare_bits(step.out.data(), batch.out.data(), step.out.size() * sizeof(float)), 0);
+    }
+    for (const size_t i : {size_t{0}, size_t{3}, batch.sequences.size() - 1}) {
+      Step alone = cpu::make_step(gpu.cache, {batch.sequences[i]}, {batch.queries[i]}, {batch.contexts[i]});
+      gpu.run(alone);
+      ASSERT_EQ(cpu::compare_bits(alone.out.data(), batch.out.data() + batch.cu[i] * gpu.cache.out_cols(),
+                                  alone.out.size() * sizeof(float)),
+                0)
+          << "heads of " << dim << ", sequence " << i;
+    }
+  }
+}
+
 // Scores so far apart that weights reach the floor of exp2, in one tile, across tiles and across splits.
 TEST(GpuAttention, HugeScoresStayFinite) {
   for (const DType type : {DType::kBF16, DType::kF32}) {

@@ -159,7 +159,7 @@ class GpuBackend final : public Backend {
   size_t adapter_scratch(const WorkspaceLimits& sizes) const;
   size_t recurrent_scratch(const WorkspaceLimits& sizes) const;
 
-  Status upload_quantised(std::span<const RawMatrix> parts, const WeightParams& w, char* to,
+  Status upload_quantised(std::span<const RawMatrix> parts, const WeightParams& w, GpuMatrix& weight,
                           const PackOptions& options);
   void make_random(std::span<const RawMatrix> parts, const GpuMatrix& weight);
   void make_random_codes(std::span<const RawMatrix> parts, const GpuMatrix& weight);

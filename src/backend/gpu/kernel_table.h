@@ -139,6 +139,7 @@
   X(HopperFew_iq4_xs, "hopper_linear_#_few_iq4_xs", kHopper16Bits, HopperQuantisedParams)                             \
   X(HopperFew_mxfp4, "hopper_linear_#_few_mxfp4", kHopper16Bits, HopperQuantisedParams)                               \
   X(HopperFew_g4, "hopper_linear_#_few_g4", kHopper16Bits, HopperQuantisedParams)                                     \
+  X(HopperFew_z4, "hopper_linear_#_few_z4", kHopper16Bits, HopperQuantisedParams)                                     \
   X(HopperFew_g8, "hopper_linear_#_few_g8", kHopper16Bits, HopperQuantisedParams)                                     \
   X(HopperFew_gf8, "hopper_linear_#_few_gf8", kHopper16Bits, HopperQuantisedParams)                                   \
   X(HopperWide16_q8_0, "hopper_linear_#_wide16_q8_0", kHopper16Bits, HopperQuantisedWideParams)                       \
@@ -155,6 +156,7 @@
   X(HopperWide16_iq4_xs, "hopper_linear_#_wide16_iq4_xs", kHopper16Bits, HopperQuantisedWideParams)                   \
   X(HopperWide16_mxfp4, "hopper_linear_#_wide16_mxfp4", kHopper16Bits, HopperQuantisedWideParams)                     \
   X(HopperWide16_g4, "hopper_linear_#_wide16_g4", kHopper16Bits, HopperQuantisedWideParams)                           \
+  X(HopperWide16_z4, "hopper_linear_#_wide16_z4", kHopper16Bits, HopperQuantisedWideParams)                           \
   X(HopperWide16_g8, "hopper_linear_#_wide16_g8", kHopper16Bits, HopperQuantisedWideParams)                           \
   X(HopperWide16_gf8, "hopper_linear_#_wide16_gf8", kHopper16Bits, HopperQuantisedWideParams)                         \
   X(HopperWide32_q8_0, "hopper_linear_#_wide32_q8_0", kHopper16Bits, HopperQuantisedWideParams)                       \
@@ -171,6 +173,7 @@
   X(HopperWide32_iq4_xs, "hopper_linear_#_wide32_iq4_xs", kHopper16Bits, HopperQuantisedWideParams)                   \
   X(HopperWide32_mxfp4, "hopper_linear_#_wide32_mxfp4", kHopper16Bits, HopperQuantisedWideParams)                     \
   X(HopperWide32_g4, "hopper_linear_#_wide32_g4", kHopper16Bits, HopperQuantisedWideParams)                           \
+  X(HopperWide32_z4, "hopper_linear_#_wide32_z4", kHopper16Bits, HopperQuantisedWideParams)                           \
   X(HopperWide32_g8, "hopper_linear_#_wide32_g8", kHopper16Bits, HopperQuantisedWideParams)                           \
   X(HopperWide32_gf8, "hopper_linear_#_wide32_gf8", kHopper16Bits, HopperQuantisedWideParams)                         \
   X(HopperWide64_q8_0, "hopper_linear_#_wide64_q8_0", kHopper16Bits, HopperQuantisedWideParams)                       \
@@ -187,6 +190,7 @@
   X(HopperWide64_iq4_xs, "hopper_linear_#_wide64_iq4_xs", kHopper16Bits, HopperQuantisedWideParams)                   \
   X(HopperWide64_mxfp4, "hopper_linear_#_wide64_mxfp4", kHopper16Bits, HopperQuantisedWideParams)                     \
   X(HopperWide64_g4, "hopper_linear_#_wide64_g4", kHopper16Bits, HopperQuantisedWideParams)                           \
+  X(HopperWide64_z4, "hopper_linear_#_wide64_z4", kHopper16Bits, HopperQuantisedWideParams)                           \
   X(HopperWide64_g8, "hopper_linear_#_wide64_g8", kHopper16Bits, HopperQuantisedWideParams)                           \
   X(HopperWide64_gf8, "hopper_linear_#_wide64_gf8", kHopper16Bits, HopperQuantisedWideParams)                         \
   X(HopperMoeSort, "hopper_moe_sort", kHopperNoType, HopperMoeSortParams)                                             \

@@ -302,15 +302,18 @@ TEST(GpuLinearQuantised, EveryNumberOfRowsHasThePortableKernelsBits) {
       }
       for (const auto& [n, plain_k] : shapes) {
         const int64_t k = cases::rounded_k(weight_type, plain_k);
-        const auto w = packed(test_device(), cases::random_weight_of(weight_type, n, k, 5), type);
-        for (const int64_t rows : counts) {
-          const bool large = rows == 8 || rows == 64 || rows == 200;
-          if (n > 1000 && rows != 1 && rows != 9 && (!large || k < 1000)) continue;
-          const auto want = products_of(*w, type, rows, 3), got = products_of(*w, type, rows, 8);
-          ASSERT_EQ(got.size(), want.size());
-          for (size_t i = 0; i < got.size(); ++i) {
-            EXPECT_EQ(got[i], want[i]) << product_text(weight_type, type, n, k) << ", " << rows << " rows, product "
-                                       << i;
+        for (const bool zero_points : {false, true}) {
+          if (zero_points && weight_type != DType::kG4) continue;
+          const auto w = packed(test_device(), cases::random_weight_of(weight_type, n, k, 5, 0, zero_points), type);
+          for (const int64_t rows : counts) {
+            const bool large = rows == 8 || rows == 64 || rows == 200;
+            if (n > 1000 && rows != 1 && rows != 9 && (!large || k < 1000)) continue;
+            const auto want = products_of(*w, type, rows, 3), got = products_of(*w, type, rows, 8);
+            ASSERT_EQ(got.size(), want.size());
+            for (size_t i = 0; i < got.size(); ++i) {
+              EXPECT_EQ(got[i], want[i]) << product_text(weight_type, type, n, k) << (zero_points ? " zero points" : "")
+                                         << ", " << rows << " rows, product " << i;
+            }
           }
         }
       }
@@ -333,6 +336,30 @@ TEST(GpuLinearQuantised, ScalesAtTheEndsOfTheirRangeHaveThePortableKernelsBits) 
       for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], want[i]) << name(type) << ", product " << i;
     }
   }
+}
+
+// What the loaded weight says of itself, which decides the kernel: one group is enough for the general one.
+TEST(GpuLinearQuantised, ZeroPointsAreSeenWhereAllGroupsHaveThem) {
+  const int64_t n = 48, k = 256, group = 64;
+  const cases::Weight whole = cases::random_weight_of(DType::kG4, n, k, 5, group, true);
+  const auto seen = [&](const cases::Weight& weight) {
+    return weight_params(gpu_matrix(packed(test_device(), weight, DType::kBF16).get())).zero_points;
+  };
+  EXPECT_EQ(seen(whole), 1);
+  for (const float scale : {0.01f, 70000.0f, 1e-9f}) {  // more than eleven bits, too large, too small
+    cases::Weight other = whole;
+    other.scales[100] = scale;
+    other.mins[100] = -8 * scale;
+    EXPECT_EQ(seen(other), 0) << scale;
+  }
+  for (const float zero : {-1.0f, 0.5f, 32.0f}) {
+    cases::Weight other = whole;
+    other.mins[100] = -zero * other.scales[100];
+    EXPECT_EQ(seen(other), 0) << zero;
+  }
+  cases::Weight none = whole;
+  none.scales[100] = none.mins[100] = 0.0f;
+  EXPECT_EQ(seen(none), 1);
 }
 
 // Of two bits: Q2_K, of others Q4_0 or Q8_0.

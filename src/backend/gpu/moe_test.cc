@@ -131,7 +131,7 @@ class Experts {
 
  private:
   std::unique_ptr<PackedMatrix> pack(DType type, int64_t n, int64_t k, uint64_t seed) {
-    const cases::Weight weight = cases::random_weight_of(type, n, k, seed);
+    const cases::Weight weight = cases::random_weight_of(type, n, k, seed, 0, c_.zero_points);
     const RawMatrix raw = weight.raw();
     auto packed = device_.ops().pack({&raw, 1}, {.activation = c_.type});
     EXPECT_TRUE(packed.ok());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Packing weights into device memory.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <vector>
 
@@ -20,12 +21,16 @@ namespace {
 // What is packed at a time before it is uploaded: the most of a weight that is in memory twice.
 constexpr int64_t kSlabBytes = int64_t{16} << 20;
 
-// Packs panels [first, first + count) of a quantised weight.
-void pack_panels(std::span<const RawMatrix> parts, const WeightParams& w, int64_t first, int64_t count, uint8_t* to) {
+// Packs panels [first, first + count) of a quantised weight. Returns what pack_panel() does.
+bool pack_panels(std::span<const RawMatrix> parts, const WeightParams& w, int64_t first, int64_t count, uint8_t* to) {
+  std::atomic<bool> zero_points = true;
   parallel_blocks(count, 4, [&](int64_t begin, int64_t end) {
     std::memset(to + begin * w.stride, 0, static_cast<size_t>((end - begin) * w.stride));
-    for (int64_t i = begin; i < end; ++i) pack_panel(parts, w, first + i, to + i * w.stride);
+    for (int64_t i = begin; i < end; ++i) {
+      if (!pack_panel(parts, w, first + i, to + i * w.stride)) zero_points = false;
+    }
   });
+  return zero_points;
 }
 
 // Rows are uploaded in place, or copied one by one where they are reordered, padded or made.
@@ -62,8 +67,9 @@ void upload_plain(Device& device, std::span<const RawMatrix> parts, const Weight
 }  // namespace
 
 // Panels are packed into one of two pinned buffers while the other is being copied.
-Status GpuBackend::upload_quantised(std::span<const RawMatrix> parts, const WeightParams& w, char* to,
+Status GpuBackend::upload_quantised(std::span<const RawMatrix> parts, const WeightParams& w, GpuMatrix& weight,
                                     const PackOptions& options) {
+  char* to = static_cast<char*>(weight.data);
   const int64_t panels = (w.n + kPanelRows - 1) / kPanelRows;
   const int64_t slab = std::clamp<int64_t>(kSlabBytes / w.stride, 1, panels);
   for (int64_t first = 0; first < panels; first += slab) {
@@ -75,7 +81,8 @@ Status GpuBackend::upload_quantised(std::span<const RawMatrix> parts, const Weig
       buffer.memory.reset();
       QUIRE_ASSIGN(buffer.memory, device_->allocate_host(std::max(bytes, static_cast<size_t>(kSlabBytes))));
     }
-    pack_panels(parts, w, first, count, static_cast<uint8_t*>(buffer.memory->address()));
+    const bool zero_points = pack_panels(parts, w, first, count, static_cast<uint8_t*>(buffer.memory->address()));
+    if (weight.zero_points != nullptr && !zero_points) *weight.zero_points = false;
     device_->upload(to + first * w.stride, buffer.memory->address(), bytes);
     buffer.copied = device_->mark();
     if (options.consumed) report_consumed(parts, first * kPanelRows, (first + count) * kPanelRows, options);
@@ -94,12 +101,14 @@ Status GpuBackend::place_weight(const PackOptions::Stack& stack, GpuMatrix& weig
                           name(first.dtype()), "; they must have one type and groups of one size"});
     }
     weight.memory = first.memory;
+    weight.zero_points = first.zero_points;
     weight.data = static_cast<char*>(first.data) + static_cast<size_t>(stack.place) * weight.bytes();
     return {};
   }
   QUIRE_ASSIGN(std::unique_ptr<Memory> memory, device_->allocate(weight.bytes() * static_cast<size_t>(stack.count)));
   weight.data = memory->address();
   weight.memory = std::move(memory);
+  if (weight.dtype() == DType::kG4) weight.zero_points = std::make_shared<std::atomic<bool>>(true);
   return {};
 }
 
@@ -188,7 +197,7 @@ Result<std::unique_ptr<PackedMatrix>> GpuBackend::pack(std::span<const RawMatrix
   } else if (codes && makes_random_ && is_quantised(type)) {
     make_random_codes(parts, *packed);
   } else if (is_quantised(type)) {
-    QUIRE_TRY(upload_quantised(parts, w, static_cast<char*>(packed->data), options));
+    QUIRE_TRY(upload_quantised(parts, w, *packed, options));
   } else {
     upload_plain(*device_, parts, w, static_cast<char*>(packed->data), options);
   }

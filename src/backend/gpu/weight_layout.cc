@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "backend/random_rows.h"
+#include "base/half.h"
 
 namespace quire::gpu {
 namespace {
@@ -126,8 +127,17 @@ void put_scales(const WeightParams& w, uint8_t* panel, int row, int64_t step, co
   }
 }
 
-void put_group_row(const WeightParams& w, uint8_t* panel, int row, DType type, const SourceRow& source) {
+// Whether d is an fp16 number and m is -z d, with a whole z from 0 to 31.
+bool is_zero_point(float d, float m) {
+  if (!(std::fabs(d) <= 65504.0f) || fp16_to_float(float_to_fp16(d)) != d) return false;
+  const float z = d == 0 ? 0.0f : std::nearbyint(-m / d);
+  return z >= 0 && z <= 31 && std::fma(z, d, m) == 0;
+}
+
+// Returns whether all groups have zero points.
+bool put_group_row(const WeightParams& w, uint8_t* panel, int row, DType type, const SourceRow& source) {
   const auto* from = reinterpret_cast<const uint8_t*>(source.data);
+  bool zero_points = true;
   for (int64_t step = 0; step < w.k / kStep; ++step) {
     uint8_t nibbles[kStep];
     for (int i = 0; type == DType::kG4 && i < kStep; ++i) {
@@ -146,7 +156,9 @@ void put_group_row(const WeightParams& w, uint8_t* panel, int row, DType type, c
     uint8_t* head = panel + w.head_at + int64_t{at16(group, row)} * 8;
     std::memcpy(head, &d, 4);
     std::memcpy(head + 4, &m, 4);
+    zero_points = zero_points && is_zero_point(d, m);
   }
+  return zero_points;
 }
 
 }  // namespace
@@ -190,6 +202,7 @@ WeightParams weight_params(const GpuMatrix& weight) {
   w.sub_shift = f.sub_shift;
   w.group_steps = group > 0 ? static_cast<int>(group / kStep) : 1;
   w.rounded = type == DType::kGF8 && weight.activation != DType::kF32;
+  w.zero_points = weight.zero_points != nullptr && weight.zero_points->load() ? 1 : 0;
   if (f.table != nullptr) {
     w.table = 1;
     std::memcpy(w.values, f.table, sizeof w.values);
@@ -211,15 +224,16 @@ int64_t weight_bytes(const WeightParams& w) {
   return w.stride * (w.form == kWeightQuantised ? (w.n + kPanelRows - 1) / kPanelRows : int64_t{w.n});
 }
 
-void pack_panel(std::span<const RawMatrix> parts, const WeightParams& w, int64_t panel, uint8_t* to) {
+bool pack_panel(std::span<const RawMatrix> parts, const WeightParams& w, int64_t panel, uint8_t* to) {
   const DType type = parts[0].dtype;
   const DTypeInfo& block = info(type);
   UnpackedBlock u = {};
   RandomRow made;
+  bool zero_points = true;
   for (int row = 0; row < kPanelRows && panel * kPanelRows + row < w.n; ++row) {
     const SourceRow source = source_row(parts, panel * kPanelRows + row, made);
     if (is_grouped(type)) {
-      put_group_row(w, to, row, type, source);
+      zero_points = put_group_row(w, to, row, type, source) && zero_points;
       continue;
     }
     for (int64_t k = 0; k < w.k; k += block.block_elems) {
@@ -228,6 +242,7 @@ void pack_panel(std::span<const RawMatrix> parts, const WeightParams& w, int64_t
       put_scales(w, to, row, k / kStep, u);
     }
   }
+  return zero_points;
 }
 
 }  // namespace quire::gpu

@@ -3,6 +3,7 @@
 // the host.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <span>
 
@@ -25,6 +26,8 @@ class GpuMatrix final : public PackedMatrix {
   DType activation = DType::kF32;  // the type of the activations that it was packed for
   size_t bytes_ = 0;
   std::shared_ptr<Memory> memory;  // owns `data`; the experts of a layer share one block
+  // G4: WeightParams::zero_points, of all experts of a layer.
+  std::shared_ptr<std::atomic<bool>> zero_points;
 };
 inline const GpuMatrix& gpu_matrix(const PackedMatrix* weight) {
   QUIRE_CHECK(weight != nullptr);
@@ -44,7 +47,8 @@ WeightHead head_of(const WeightParams& w);
 // Its size in bytes.
 int64_t weight_bytes(const WeightParams& w);
 
-// Packs panel `panel` (16 rows) of a quantised weight. REQUIRES: `to` is zeroed.
-void pack_panel(std::span<const RawMatrix> parts, const WeightParams& w, int64_t panel, uint8_t* to);
+// Packs panel `panel` (16 rows) of a quantised weight. Returns whether all of its groups have what
+// WeightParams::zero_points says. REQUIRES: `to` is zeroed.
+bool pack_panel(std::span<const RawMatrix> parts, const WeightParams& w, int64_t panel, uint8_t* to);
 
 }  // namespace quire::gpu

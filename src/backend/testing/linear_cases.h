@@ -146,14 +146,18 @@ inline int64_t group_of(int64_t k) {
   return 32;
 }
 
-inline Weight random_weight_of(DType type, int64_t n, int64_t k, uint64_t seed, int64_t group = 0) {
+// `zero_points`: G4 has fp16 numbers as scales, and whole zero points, as checkpoints do.
+inline Weight random_weight_of(DType type, int64_t n, int64_t k, uint64_t seed, int64_t group = 0,
+                               bool zero_points = false) {
   Weight w{type, n, k, random_weight(type, n, k, seed), 0, {}, {}};
   if (type != DType::kG4 && type != DType::kG8 && type != DType::kGF8) return w;
   w.group = group == 0 ? group_of(k) : group;
   Random random(seed + 1);
   for (int64_t i = 0; i < n * (k / w.group); ++i) {
-    w.scales.push_back(random.uniform(-0.03f, 0.03f));
-    if (type != DType::kGF8) w.mins.push_back(random.uniform(-1, 1));
+    const float scale = random.uniform(-0.03f, 0.03f);
+    w.scales.push_back(zero_points ? fp16_to_float(float_to_fp16(scale)) : scale);
+    if (type == DType::kGF8) continue;
+    w.mins.push_back(zero_points ? -static_cast<float>(random.next() % 32) * w.scales.back() : random.uniform(-1, 1));
   }
   return w;
 }

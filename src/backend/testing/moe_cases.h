@@ -180,7 +180,8 @@ struct ExpertsCase {
   bool biases = false;
   Activation activation = Activation::kSilu;
   float limit = 0;
-  bool quantise = true;  // PackOptions::quantise_activations
+  bool quantise = true;      // PackOptions::quantise_activations
+  bool zero_points = false;  // random_weight_of()
 };
 inline constexpr ExpertsCase kExpertsCases[] = {
     {DType::kF32, DType::kBF16, 40, 24, DType::kF32},
@@ -213,6 +214,9 @@ inline constexpr ExpertsCase kChipExpertsCases[] = {
     {DType::kGF8, DType::kGF8, 512, 384, DType::kBF16, true, true},
     {DType::kQ5_1, DType::kIQ4_XS, 320, 1024, DType::kBF16, false, false, Activation::kRelu2},
     {DType::kMXFP4, DType::kMXFP4, 576, 1152, DType::kBF16, true, true, Activation::kSilu, 7.0f},
+    {DType::kG4, DType::kG4, 640, 832, DType::kBF16},
+    {DType::kG4, DType::kG4, 640, 832, DType::kBF16, true, true, Activation::kSilu, 0, true, true},
+    {DType::kG4, DType::kG4, 320, 1024, DType::kF16, true, false, Activation::kSilu, 0, true, true},
 };
 
 // k different experts per token, among the first `among`.

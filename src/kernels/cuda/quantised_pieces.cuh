@@ -22,6 +22,11 @@ HOPPER_FN uint2 hopper_shared64(uint at) {
   asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
   return v;
 }
+HOPPER_FN uint4 hopper_shared128(uint at) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
+  return v;
+}
 HOPPER_FN void hopper_store_shared128(uint at, uint4 v) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
@@ -67,12 +72,13 @@ HOPPER_FN uint hopper_mul_f16(uint a, uint b) {
   return r;
 }
 
-// d * (code - 8), rounded once, for codes of four bits and a scale d that is an fp16 number.
+// d * (code - z), rounded once, for codes of four bits, a scale d that is an fp16 number, and a whole z from 0 to 31.
+// zeros(z) are the numbers that subtract it, for low() and high().
 template <typename T>
 struct HopperPiecePairs;
 
 // As bits of a bfloat, an integer below 256 is that many times 2^-133, a multiple of the smallest subnormal number. So
-// one fma gives (code - 8) / 64, exactly, wherever in the low byte the code stands. The scale has eleven bits: 64 d is
+// one fma gives (code - z) / 64, exactly, wherever in the low byte the code stands. The scale has eleven bits: 64 d is
 // a bfloat of eight plus one of three. The product of the latter and a code is exact, so that the last fma rounds the
 // whole product, once.
 template <>
@@ -84,27 +90,32 @@ struct HopperPiecePairs<bfloat> {
     parts[0] = __byte_perm(bits, 0, 0x3232);
     parts[1] = __byte_perm(as_uint(rest), 0, 0x3232);
   }
+  HOPPER_FN uint2 zeros(float z) {
+    const uint two = __byte_perm(as_uint(z * -0.015625f), 0, 0x3232);
+    return make_uint2(two, two);
+  }
   HOPPER_FN uint rounded(uint q, uint2 scale) { return hopper_fma_bf16(q, scale.x, hopper_mul_bf16(q, scale.y)); }
   // Codes in bits 0 to 3 and 16 to 19 of x.
-  HOPPER_FN uint low(uint x, uint2 scale) {
-    return rounded(hopper_fma_bf16(x & 0x000f000fu, 0x7f007f00u, 0xbe00be00u), scale);  // * 2^127 - 1/8
+  HOPPER_FN uint low(uint x, uint2 scale, uint2 zeros) {
+    return rounded(hopper_fma_bf16(x & 0x000f000fu, 0x7f007f00u, zeros.x), scale);  // * 2^127
   }
   // In bits 4 to 7 and 20 to 23.
-  HOPPER_FN uint high(uint x, uint2 scale) {
-    return rounded(hopper_fma_bf16(x & 0x00f000f0u, 0x7d007d00u, 0xbe00be00u), scale);  // * 2^123 - 1/8
+  HOPPER_FN uint high(uint x, uint2 scale, uint2 zeros) {
+    return rounded(hopper_fma_bf16(x & 0x00f000f0u, 0x7d007d00u, zeros.y), scale);  // * 2^123
   }
 };
 // The low bits of 1024 as fp16 are ones.
 template <>
 struct HopperPiecePairs<half> {
   HOPPER_FN void scale(float d, uint* parts) { parts[0] = parts[1] = hopper_pack<half>(d, d); }
-  HOPPER_FN uint low(uint x, uint2 scale) {
-    return hopper_mul_f16(hopper_fma_f16((x & 0x000f000fu) | 0x64006400u, 0x3c003c00u, 0xe408e408u),
-                          scale.x);  // - 1032
+  HOPPER_FN uint2 zeros(float z) {
+    return make_uint2(hopper_pack<half>(-1024.0f - z, -1024.0f - z), hopper_pack<half>(-64.0f - z, -64.0f - z));
   }
-  HOPPER_FN uint high(uint x, uint2 scale) {
-    return hopper_mul_f16(hopper_fma_f16((x & 0x00f000f0u) | 0x64006400u, 0x2c002c00u, 0xd480d480u),  // / 16 - 72
-                          scale.x);
+  HOPPER_FN uint low(uint x, uint2 scale, uint2 zeros) {
+    return hopper_mul_f16(hopper_fma_f16((x & 0x000f000fu) | 0x64006400u, 0x3c003c00u, zeros.x), scale.x);
+  }
+  HOPPER_FN uint high(uint x, uint2 scale, uint2 zeros) {  // / 16
+    return hopper_mul_f16(hopper_fma_f16((x & 0x00f000f0u) | 0x64006400u, 0x2c002c00u, zeros.y), scale.x);
   }
 };
 
@@ -114,18 +125,22 @@ template <typename T, int Low, int High, bool Table, int Scheme>
 struct HopperPieceKind {
   enum {
     kByTwo = Scheme == kSchemeScale || Scheme == kSchemeScaleMin || Scheme == kSchemeExponent,
-    kGrouped = Scheme == kSchemeGroup || Scheme == kSchemeE4M3,
+    kZeroPoint = Scheme == kHopperSchemeZeroPoint,
+    kGroup = Scheme == kSchemeGroup || kZeroPoint,
+    kGrouped = kGroup || Scheme == kSchemeE4M3,
     kLow = 512 * Low,  // bytes of a piece
     kHigh = 512 * High,
     kSubs = kByTwo || kGrouped ? 0
             : Table            ? 128
                                : 256,
-    kHead = 16 * (Scheme == kSchemeGroup                                ? 8
+    kHead = 16 * (kGroup                                                ? 8
                   : Scheme == kSchemeExponent                           ? 1
                   : Scheme == kSchemeScale || Scheme == kSchemeSubScale ? 2
                                                                         : 4),  // bytes of a head for 16 rows
-    kUnit = HopperPieceScaleSteps<Table, Scheme>::value,                       // steps that share a scale
-    kEnds = kByTwo || kGrouped,                                                // K may end inside a piece
+    kUnit = HopperPieceScales<Table, Scheme>::steps,                           // steps that share a scale
+    kEntry = HopperPieceScales<Table, Scheme>::entry,
+    kUnitBytes = HopperPieceScales<Table, Scheme>::unit,
+    kEnds = kByTwo || kGrouped,  // K may end inside a piece
     kFp4 = Scheme == kSchemeExponent && HopperSame<T, bfloat>::value,
     kPairs = Low == 4 && High == 0 && !Table && Scheme == kSchemeScale,  // the offset of these is 8
     kOffsetExact = HopperOffsetExact<Low, High, Table, Scheme>::value,
@@ -166,11 +181,22 @@ struct HopperPieceKind {
       first = group_of(p, piece * 16);
       heads = group_of(p, piece * 16 + steps - 1) + 1 - first;
     }
-    request_part<Scheme == kSchemeGroup ? 2 : 1>(to + (kLow + kHigh + kSubs),
-                                                 panel + (p.weight.head_at + first * kHead), heads * kHead, lane);
+    request_part<kGroup ? 2 : 1>(to + (kLow + kHigh + kSubs), panel + (p.weight.head_at + first * kHead), heads * kHead,
+                                 lane);
   }
 
-  // Two numbers for each row and `kUnit` steps of a piece, at `to`: [unit][row]. A lane has four neighbouring rows.
+  // For the scale d of a group and its minimum m, which is -z d: the numbers of HopperPiecePairs.
+  HOPPER_FN uint4 zero_point(float d, float m) {
+    float inverse;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(d));
+    uint parts[2];
+    HopperPiecePairs<T>::scale(d, parts);
+    const uint2 zeros = HopperPiecePairs<T>::zeros(d == 0.0f ? 0.0f : rintf(-m * inverse));
+    return make_uint4(parts[0], parts[1], zeros.x, zeros.y);
+  }
+
+  // An entry for each row and `kUnit` steps of a piece, at `to`: [unit][row]. A lane has four neighbouring rows. An
+  // entry is two numbers, or (kZeroPoint) four.
   HOPPER_FN void scales(const HopperQuantisedParams& p, const uchar* slot, int piece, uint to, int lane) {
     const HopperRawChunk chunk = {slot, slot + kLow, slot + (kLow + kHigh + kSubs), slot + (kLow + kHigh)};
     const float offset = Table ? 128.0f : (float)p.weight.offset;
@@ -181,7 +207,11 @@ struct HopperPieceKind {
       uint v[4][2];
       UNROLL for (int j = 0; j < 4; j++) {
         const int r = (lane & 3) * 4 + j;
-        if constexpr (kFp4) {
+        if constexpr (kZeroPoint) {
+          const int row = (lane & 3) + 4 * j;  // with the padding: no two lanes of a quarter use the same banks
+          const uint2 raw = ((const uint2*)chunk.heads)[head * 16 + row];
+          hopper_store_shared128(to + unit * kUnitBytes + row * kEntry, zero_point(as_float(raw.x), as_float(raw.y)));
+        } else if constexpr (kFp4) {
           v[j][0] = v[j][1] = hopper_fp4_scale(chunk.heads[unit * 16 + r]);
         } else {
           const WeightScale s = hopper_scale < Scheme,
@@ -197,7 +227,7 @@ struct HopperPieceKind {
           }
         }
       }
-      UNROLL for (int j = 0; j < 4; j += 2) {
+      UNROLL for (int j = 0; j < 4 && !kZeroPoint; j += 2) {
         hopper_store_shared128(to + (unit * 16 + (lane & 3) * 4 + j) * 8,
                                make_uint4(v[j][0], v[j][1], v[j + 1][0], v[j + 1][1]));
       }
@@ -241,12 +271,20 @@ struct HopperPieceKind {
                          int t, uint (&a)[4]) {
     UNROLL for (int h = 0; h < 2; h++) {
       const int at = s * 16 + g + 8 * h;
-      const uint2 scale = hopper_shared64(scales + ((s / kUnit) * 16 + g + 8 * h) * 8);
+      uint2 scale, zeros;
+      if constexpr (kZeroPoint) {
+        const uint4 entry = hopper_shared128(scales + (s / kUnit) * kUnitBytes + (g + 8 * h) * kEntry);
+        scale = make_uint2(entry.x, entry.y);
+        zeros = make_uint2(entry.z, entry.w);
+      } else {
+        scale = hopper_shared64(scales + ((s / kUnit) * 16 + g + 8 * h) * kEntry);
+        zeros = HopperPiecePairs<T>::zeros(8.0f);
+      }
       uint *first = &a[h], *second = &a[2 + h];
-      if constexpr (kPairs) {
+      if constexpr (kPairs || kZeroPoint) {
         const uint x = hopper_shared16(slot + at * 8 + t * 2), spread = __byte_perm(x, 0, 0x4140);
-        *first = HopperPiecePairs<T>::low(spread, scale);
-        *second = HopperPiecePairs<T>::high(spread, scale);
+        *first = HopperPiecePairs<T>::low(spread, scale, zeros);
+        *second = HopperPiecePairs<T>::high(spread, scale, zeros);
       } else if constexpr (kFp4) {
         hopper_fp4_pairs(hopper_shared16(slot + at * 8 + t * 2), scale.x, *first, *second);
       } else if constexpr (Scheme == kSchemeE4M3) {

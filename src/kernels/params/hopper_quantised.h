@@ -26,10 +26,15 @@ enum {
   kHopperPieceSteps = 16,  // of a piece
   kHopperPieceDepth = 3    // most pieces that a warp has requested ahead
 };
-// Steps that share one entry of a warp's scales.
+// Beside WeightScheme: kSchemeGroup with WeightParams::zero_points.
+enum { kHopperSchemeZeroPoint = 8 };
+// Steps that share one entry of a warp's scales, and bytes: of an entry, of the entries of these steps, and of a piece.
 template <int Table, int Scheme>
-struct HopperPieceScaleSteps {
-  static constexpr int value = (Scheme == kSchemeSubScale && Table == 0) || Scheme == kSchemeSubScaleMin ? 1 : 2;
+struct HopperPieceScales {
+  static constexpr int steps = (Scheme == kSchemeSubScale && Table == 0) || Scheme == kSchemeSubScaleMin ? 1 : 2;
+  static constexpr int entry = Scheme == kHopperSchemeZeroPoint ? 16 : 8;
+  static constexpr int unit = entry == 16 ? 16 * 16 + 16 : 16 * 8;  // padded, where entries are stored one by one
+  static constexpr int bytes = kHopperPieceSteps / steps * unit;
 };
 
 // ---- 1 to 8 rows (kernels/cuda/linear_quantised_few.cuh) ----
@@ -83,22 +88,23 @@ constexpr int hopper_quantised_kind(int low_bits, int high_bits, int table, int 
 }
 
 // The kinds of weights: X(name, low bits, high bits, table, scheme).
-#define HOPPER_QUANTISED_KINDS(X)      \
-  X(q8_0, 8, 0, 0, kSchemeScale)       \
-  X(q4_0, 4, 0, 0, kSchemeScale)       \
-  X(q4_1, 4, 0, 0, kSchemeScaleMin)    \
-  X(q5_0, 4, 1, 0, kSchemeScale)       \
-  X(q5_1, 4, 1, 0, kSchemeScaleMin)    \
-  X(q2_k, 2, 0, 0, kSchemeSubScaleMin) \
-  X(q3_k, 2, 1, 0, kSchemeSubScale)    \
-  X(q4_k, 4, 0, 0, kSchemeSuperMin)    \
-  X(q5_k, 4, 1, 0, kSchemeSuperMin)    \
-  X(q6_k, 4, 2, 0, kSchemeSubScale)    \
-  X(iq4_nl, 4, 0, 1, kSchemeScale)     \
-  X(iq4_xs, 4, 0, 1, kSchemeSubScale)  \
-  X(mxfp4, 4, 0, 1, kSchemeExponent)   \
-  X(g4, 4, 0, 0, kSchemeGroup)         \
-  X(g8, 8, 0, 0, kSchemeGroup)         \
+#define HOPPER_QUANTISED_KINDS(X)        \
+  X(q8_0, 8, 0, 0, kSchemeScale)         \
+  X(q4_0, 4, 0, 0, kSchemeScale)         \
+  X(q4_1, 4, 0, 0, kSchemeScaleMin)      \
+  X(q5_0, 4, 1, 0, kSchemeScale)         \
+  X(q5_1, 4, 1, 0, kSchemeScaleMin)      \
+  X(q2_k, 2, 0, 0, kSchemeSubScaleMin)   \
+  X(q3_k, 2, 1, 0, kSchemeSubScale)      \
+  X(q4_k, 4, 0, 0, kSchemeSuperMin)      \
+  X(q5_k, 4, 1, 0, kSchemeSuperMin)      \
+  X(q6_k, 4, 2, 0, kSchemeSubScale)      \
+  X(iq4_nl, 4, 0, 1, kSchemeScale)       \
+  X(iq4_xs, 4, 0, 1, kSchemeSubScale)    \
+  X(mxfp4, 4, 0, 1, kSchemeExponent)     \
+  X(g4, 4, 0, 0, kSchemeGroup)           \
+  X(z4, 4, 0, 0, kHopperSchemeZeroPoint) \
+  X(g8, 8, 0, 0, kSchemeGroup)           \
   X(gf8, 8, 0, 0, kSchemeE4M3)
 
 // ---- the products of experts in MXFP4 (kernels/cuda/moe_fp4.cuh) ----

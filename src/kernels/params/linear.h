@@ -39,7 +39,8 @@ struct WeightParams {
   int high_at, head_at, sub_at;  // bytes from the start of a panel
   int sub_shift;                 // 2^sub_shift steps share a sub-scale
   int group_steps;
-  int rounded;  // kSchemeE4M3: values are rounded to bf16
+  int rounded;      // kSchemeE4M3: values are rounded to bf16
+  int zero_points;  // kSchemeGroup: every d is an fp16 number, and m is -z d with a whole z from 0 to 31
   uint values[4];
 };
 

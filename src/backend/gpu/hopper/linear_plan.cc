@@ -43,7 +43,8 @@ void set_pieces(HopperQuantisedParams& p) {
   const WeightParams& w = p.weight;
   const auto steps = static_cast<uint>(w.group_steps);
   p.group_inverse = w.group_steps < 2 ? 0 : static_cast<uint>((0x100000000ull + steps - 1) / steps);
-  p.kind = hopper_quantised_kind(w.low_bits, w.high_bits, w.table, w.scheme);
+  const bool zero_points = w.scheme == kSchemeGroup && w.low_bits == 4 && w.zero_points != 0;
+  p.kind = hopper_quantised_kind(w.low_bits, w.high_bits, w.table, zero_points ? kHopperSchemeZeroPoint : w.scheme);
   p.panels = groups(p.linear.n, 16);
   p.gate_panels = p.linear.n / 32;
   p.slot_bytes = piece_bytes(w);
@@ -55,16 +56,16 @@ i64 resident_bytes(const HopperLinearParams& l) {
   return i64{l.m} * (l.k + 8) * 2 + 256 + (l.normed ? i64{l.k} * 4 : 0);
 }
 
-// linear_quantised_few: the kernel of a kind of weights, and the steps that share one of its scales.
+// linear_quantised_few: the kernel of a kind of weights, and the bytes of the scales of one of its pieces.
 struct FewKernel {
   KernelId kernel = KernelId::kNone;
-  int scale_steps = 0;
+  int scale_bytes = 0;
 };
 FewKernel few_kernel(int kind) {
   switch (kind) {
 #define QUIRE_FEW_KERNEL(name, low, high, table, scheme) \
   case hopper_quantised_kind(low, high, table, scheme):  \
-    return {KernelId::kHopperFew_##name, HopperPieceScaleSteps<table, scheme>::value};
+    return {KernelId::kHopperFew_##name, HopperPieceScales<table, scheme>::bytes};
     HOPPER_QUANTISED_KINDS(QUIRE_FEW_KERNEL)
 #undef QUIRE_FEW_KERNEL
     default:
@@ -109,10 +110,10 @@ bool set_turns(HopperQuantisedParams& p, int turns) {
 
 // Chooses how many pieces a warp requests ahead; false if they do not fit beside x. A warp alone with its tile unpacks
 // the next piece while it still multiplies the one before.
-bool fit_pieces(HopperQuantisedParams& p, int scale_steps) {
+bool fit_pieces(HopperQuantisedParams& p, int scale_bytes) {
   const bool alone = p.turns == 1;
   const i64 piece = i64{few_warps(p)} * p.slot_bytes;
-  p.scale_bytes = (alone ? 2 : 1) * kHopperPieceSteps / scale_steps * 16 * 8;
+  p.scale_bytes = (alone ? 2 : 1) * scale_bytes;
   p.depth = alone ? kHopperPieceDepth
                   : std::min<int>(static_cast<int>((kFewInFlight + piece - 1) / piece), kHopperPieceDepth);
   while (p.depth > (alone ? 2 : 1) && few_memory(p) > kHopperMostShared) p.depth--;
@@ -201,7 +202,7 @@ HopperLinearPlan hopper_quantised_few_plan(HopperQuantisedParams& p, int multipr
   const int each = gated ? 2 : 1, grid = std::min(p.units, multiprocessors), most = groups(p.units, grid);
   p.at_once = each * groups(most, groups(most, kHopperFewAtOnce / each));
   for (int turns = std::min<int>(kHopperFewTurns, groups(l.k, 256)); turns >= 1; turns--) {
-    if (!set_turns(p, turns) || !fit_pieces(p, few.scale_steps)) continue;
+    if (!set_turns(p, turns) || !fit_pieces(p, few.scale_bytes)) continue;
     if (l.normed && few_warps(p) < 2) continue;  // two warps compute a norm
     return {few.kernel, grid, 32 * few_warps(p), static_cast<int>(few_memory(p))};
   }
@@ -228,7 +229,7 @@ HopperLinearPlan wide_launch(HopperQuantisedWideParams& wide, int rows, int grid
   const int most_groups = hopper_quantised_wide_groups(rows);
   p.turns = hopper_quantised_wide_turns(rows) ? std::min(most_groups / p.at_once, groups(p.linear.k, 256)) : 1;
   const int in_all = p.at_once * p.turns;
-  p.scale_bytes = kHopperPieceSteps / few_kernel(p.kind).scale_steps * 16 * 8;
+  p.scale_bytes = few_kernel(p.kind).scale_bytes;
   const int left = kHopperMostShared - kHopperQuantisedWideAlignment -
                    in_all * (4 * p.scale_bytes + hopper_quantised_wide_sums(rows));
   const int piece = 4 * in_all * p.slot_bytes, stage = hopper_quantised_wide_stage(rows);
