@@ -24,12 +24,25 @@ enum class ContentFormat {
   kAsIs,    // messages are not changed
 };
 
-// What rendering two small conversations shows about a template.
+// Where a template looks for the reasoning of earlier answers.
+enum class ReasoningPlace {
+  kReasoning,  // in the members reasoning and reasoning_content, or nowhere
+  kThinking,   // in the member thinking
+  kPart,       // in a part of the content: {"type": "thinking", "thinking": ...}
+};
+
+// What rendering some small conversations shows about a template.
 struct TemplateTraits {
   ContentFormat format = ContentFormat::kString;  // kOpenAi: it handles lists of parts
   bool shows_strings = true;                      // a plain string appears in the prompt
+  ReasoningPlace reasoning = ReasoningPlace::kReasoning;
+  bool thinking_or_text = false;  // an answer that calls a tool may have either the member thinking or content
 };
 TemplateTraits find_traits(const jinja::Template& parsed);
+// Renders a conversation within small limits.
+Result<std::string> probe(const jinja::Template& parsed, json::Array messages, json::Value tools);
+// Sets the members of `traits` about reasoning.
+void find_reasoning(const jinja::Template& parsed, bool takes_lists, TemplateTraits& traits);
 
 // One conversation to render. Plain data; `messages` and the other values are JSON as the API received it.
 struct ChatRequest {
@@ -95,9 +108,16 @@ struct ContentRules {
   bool join_lists = false;    // lists of text parts become one string; a part that is not text is an error
   bool list_strings = false;  // a plain string becomes a list of one text part
   bool fill_null = false;     // null or missing content becomes empty
+  // Parts {"type": "thinking", "thinking": ...} stay as they are; else those of an answer become its reasoning.
+  bool keep_thinking = false;
 };
 ContentRules content_rules(ContentFormat wanted, const TemplateTraits& traits);
 // The messages with their contents in that shape, and with JSON text as tool call arguments turned into objects.
 Result<json::Value> normalize_messages(const json::Value& messages, const ContentRules& rules);
+// Puts the reasoning of the answers in a conversation where the template looks for it.
+void place_reasoning(json::Value& messages, const TemplateTraits& traits, const ContentRules& rules);
+bool is_thinking_part(const json::Value& part);
+// Makes the thinking parts of an answer its reasoning.
+void name_thinking_parts(json::Value& message);
 
 }  // namespace quire::text

@@ -106,6 +106,7 @@ TEST(ChatTemplate, GivesContentsTheShapeThatTheTemplateWants) {
   for (const auto& [content, error] : std::vector<std::pair<std::string, std::string>>{
            {R"([{"type": "text"}])", "messages[0].content[0].text must be a string."},
            {R"(["a", 5])", "messages[0].content[1] must be a string or an object with type and text, not an integer."},
+           {"{}", "messages[0].content must be a string or a list of parts, not an object."},
            {"5", "messages[0].content must be a string or a list of parts, not an integer."}}) {
     for (const char* source : {kPlain, kParts}) {
       const auto wrong = request(R"([{"role": "user", "content": )" + content + "}]");
@@ -126,6 +127,40 @@ TEST(ChatTemplate, ParsesToolCallArguments) {
   EXPECT_NE(render(*chat, request(call + R"("{oops"}}]}])"))
                 .find("messages[0].tool_calls has arguments that are not valid JSON"),
             std::string::npos);
+}
+
+constexpr const char* kHistory =
+    R"([{"role": "user", "content": "q"},
+        {"role": "assistant", "content": "TEXT", "reasoning": "WHY",
+         "tool_calls": [{"id": "abcdefghi", "type": "function", "function": {"name": "f", "arguments": {}}}]},
+        {"role": "tool", "tool_call_id": "abcdefghi", "content": "r"}, {"role": "assistant", "content": "done"}])";
+
+// The templates of GPT-OSS and LFM2.5 read the member thinking of a message, that of Ministral 3 a part of the content.
+// The reasoning of earlier answers was not shown to these models.
+TEST(ChatTemplate, PutsReasoningWhereTheTemplateLooksForIt) {
+  const std::string rest = "{% for c in m.tool_calls or [] %}CALL{% endfor %}|{% endfor %}";
+  const auto member = ChatTemplate::parse(
+      "{% for m in messages %}{% if m.thinking %}({{ m.thinking }}){% endif %}{{ m.content }}" + rest);
+  EXPECT_EQ(render(*member, request(kHistory)), "q|(WHY)TEXTCALL|r|done|");
+  const auto either = ChatTemplate::parse(
+      "{% for m in messages %}{% if m.tool_calls and m.content and m.thinking %}{{ raise_exception('both') }}{% endif "
+      "%}"
+      "{% if m.thinking %}({{ m.thinking }}){% endif %}{{ m.content }}" +
+      rest);
+  EXPECT_EQ(render(*either, request(kHistory)), "q|(WHY\nTEXT)CALL|r|done|");
+  const auto part = ChatTemplate::parse(
+      "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}"
+      "{% if p.type == 'thinking' %}({{ p.thinking }}){% else %}{{ p.text }}{% endif %}{% endfor %}{% endif %}" +
+      rest);
+  EXPECT_EQ(render(*part, request(kHistory)), "q|(WHY)TEXTCALL|r|done|");
+  const auto named =
+      ChatTemplate::parse("{% for m in messages %}{{ m.reasoning }}{{ m.thinking }}{{ m.content }}" + rest);
+  EXPECT_EQ(render(*named, request(kHistory)), "q|WHYTEXTCALL|r|done|");
+  const auto parts = request(
+      R"([{"role": "assistant", "content": [{"type": "thinking", "thinking": "WHY"}, {"type": "text", "text": "TEXT"}]}])");
+  EXPECT_EQ(render(*part, parts), "(WHY)TEXT|");
+  EXPECT_EQ(render(*named, parts), "WHYTEXT|");
+  EXPECT_EQ(render(*member, parts), "(WHY)TEXT|");
 }
 
 TEST(ChatTemplate, PrintsLongIntegersOfArgumentsAsTheyWereSent) {
