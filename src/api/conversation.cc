@@ -38,7 +38,7 @@ ApiResult<json::Value> text_content(const json::Value& object, const char* name,
       return bad_field(at + ".type", {"is \"", utf8::beginning(type, 40), "\"; this server takes only \"",
                                       std::string(*types.begin()), "\" for now."});
     }
-    QUIRE_ASSIGN(std::string text, string_at(part, "text", at));
+    QUIRE_ASSIGN(std::string text, string_at(part, type == "refusal" ? "refusal" : "text", at));
     parts.emplace_back(json::Object{{"type", "text"}, {"text", std::move(text)}});
   }
   if (parts.empty()) return json::Value("");
