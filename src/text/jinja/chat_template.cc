@@ -208,6 +208,7 @@ Result<ChatPrompt> ChatTemplate::render(const ChatRequest& request, std::string_
   const auto normalize = [&]() -> Status {
     QUIRE_ASSIGN(messages, normalize_messages(request.messages, rules));
     place_reasoning(messages, chosen->traits, rules);
+    if (chosen->traits.one_call && !request.continue_final_message) part_calls(messages);
     return {};
   };
   if (!as_is) QUIRE_TRY(normalize());

@@ -37,12 +37,14 @@ struct TemplateTraits {
   bool shows_strings = true;                      // a plain string appears in the prompt
   ReasoningPlace reasoning = ReasoningPlace::kReasoning;
   bool thinking_or_text = false;  // an answer that calls a tool may have either the member thinking or content
+  bool one_call = false;          // only one call of a message is shown, or more of them are refused
 };
 TemplateTraits find_traits(const jinja::Template& parsed);
 // Renders a conversation within small limits.
 Result<std::string> probe(const jinja::Template& parsed, json::Array messages, json::Value tools);
-// Sets the members of `traits` about reasoning.
+// Sets the members of `traits` about earlier answers.
 void find_reasoning(const jinja::Template& parsed, bool takes_lists, TemplateTraits& traits);
+void find_calls(const jinja::Template& parsed, TemplateTraits& traits);
 
 // One conversation to render. Plain data; `messages` and the other values are JSON as the API received it.
 struct ChatRequest {
@@ -116,6 +118,8 @@ ContentRules content_rules(ContentFormat wanted, const TemplateTraits& traits);
 Result<json::Value> normalize_messages(const json::Value& messages, const ContentRules& rules);
 // Puts the reasoning of the answers in a conversation where the template looks for it.
 void place_reasoning(json::Value& messages, const TemplateTraits& traits, const ContentRules& rules);
+// Makes an answer with several calls that many answers, each followed by its result.
+void part_calls(json::Value& messages);
 bool is_thinking_part(const json::Value& part);
 // Makes the thinking parts of an answer its reasoning.
 void name_thinking_parts(json::Value& message);

@@ -163,6 +163,29 @@ TEST(ChatTemplate, PutsReasoningWhereTheTemplateLooksForIt) {
   EXPECT_EQ(render(*member, parts), "(WHY)TEXT|");
 }
 
+// Llama 3's templates refuse an answer with two calls, and those of GPT-OSS and GigaChat 3 show only the first one: a
+// conversation with two calls at once ended with an error, or the model did not see what it had called.
+TEST(ChatTemplate, ShowsCallsOneByOneWhereTheTemplateTakesOne) {
+  const std::string history =
+      R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": "TEXT", "tool_calls": [
+            {"id": "a", "function": {"name": "f", "arguments": "{}"}},
+            {"id": "b", "function": {"name": "g", "arguments": "{}"}}]},
+          {"role": "tool", "tool_call_id": "b", "content": "rb"}, {"role": "tool", "tool_call_id": "a", "content": "ra"},
+          {"role": "tool", "tool_call_id": "c", "content": "rc"}, {"role": "user", "content": "end"}])";
+  const std::string rest = "{{ m.content }}{% for c in m.tool_calls or [] %}";
+  const std::string call = "CALL {{ c.function.name }} {{ c.function.arguments }}";
+  const auto refusing = ChatTemplate::parse(
+      "{% for m in messages %}{% if m.tool_calls and m.tool_calls | length > 1 %}{{ raise_exception('one') }}{% endif "
+      "%}" +
+      rest + call + "{% endfor %}|{% endfor %}");
+  EXPECT_EQ(render(*refusing, request(history)), "q|TEXTCALL f {}|ra|CALL g {}|rb|rc|end|");
+  const auto dropping = ChatTemplate::parse("{% for m in messages %}" + rest + "{% if loop.first %}" + call +
+                                            "{% endif %}{% endfor %}|{% endfor %}");
+  EXPECT_EQ(render(*dropping, request(history)), "q|TEXTCALL f {}|ra|CALL g {}|rb|rc|end|");
+  const auto taking = ChatTemplate::parse("{% for m in messages %}" + rest + call + "{% endfor %}|{% endfor %}");
+  EXPECT_EQ(render(*taking, request(history)), "q|TEXTCALL f {}CALL g {}|rb|ra|rc|end|");
+}
+
 TEST(ChatTemplate, PrintsLongIntegersOfArgumentsAsTheyWereSent) {
   const auto chat = ChatTemplate::parse(
       "{% for m in messages %}{% set a = m.tool_calls[0].function.arguments %}{{ a|tojson }} {{ a }} {{ a.id }} {{ "

@@ -218,6 +218,7 @@ TemplateTraits find_traits(const jinja::Template& parsed) {
     traits.format = ContentFormat::kOpenAi;
   }
   find_reasoning(parsed, takes_lists, traits);
+  find_calls(parsed, traits);
   return traits;
 }
 

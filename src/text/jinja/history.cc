@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds out where a template looks for the reasoning of earlier answers, and puts it there.
+// Finds out how a template takes the reasoning and the calls of earlier answers, and gives them to it in this way.
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "text/jinja/chat_template.h"
 
@@ -9,22 +12,40 @@ namespace quire::text {
 namespace {
 
 constexpr std::string_view kReasoning = "QUIRE_REASONING", kText = "QUIRE_TEXT";
+// Two calls of tools, and their results.
+constexpr const char* kNames[] = {"quire_first", "quire_second"};
+constexpr const char* kIds[] = {"abcdefgh1", "abcdefgh2"};
+constexpr const char* kArguments[] = {"QUIRE_ARGUMENT_ONE", "QUIRE_ARGUMENT_TWO"};
+constexpr const char* kResults[] = {"QUIRE_RESULT_ONE", "QUIRE_RESULT_TWO"};
 
-// An answer that calls a tool, with the question and the tool's result: templates show reasoning there, if anywhere.
+json::Value probed_call(size_t i) {
+  json::Value arguments(json::Object{{"x", kArguments[i]}});
+  json::Value function(json::Object{{"name", kNames[i]}, {"arguments", std::move(arguments)}});
+  return json::Object{{"id", kIds[i]}, {"type", "function"}, {"function", std::move(function)}};
+}
+
+json::Value probed_result(size_t i) {
+  return json::Object{{"role", "tool"}, {"tool_call_id", kIds[i]}, {"name", kNames[i]}, {"content", kResults[i]}};
+}
+
+Result<std::string> probe_history(const jinja::Template& parsed, json::Array messages) {
+  messages.insert(messages.begin(), json::Object{{"role", "user"}, {"content", "?"}});
+  json::Array tools;
+  for (const char* name : kNames) {
+    json::Value parameter(json::Object{{"type", "string"}, {"description", ""}});
+    json::Value schema(json::Object{
+        {"type", "object"}, {"properties", json::Object{{"x", std::move(parameter)}}}, {"required", json::Array{"x"}}});
+    json::Value function(json::Object{{"name", name}, {"description", ""}, {"parameters", std::move(schema)}});
+    tools.emplace_back(json::Object{{"type", "function"}, {"function", std::move(function)}});
+  }
+  return probe(parsed, std::move(messages), std::move(tools));
+}
+
+// An answer that calls a tool, with the tool's result: templates show reasoning there, if anywhere.
 Result<std::string> probe_answer(const jinja::Template& parsed, json::Object answer) {
-  json::Value function(json::Object{{"name", "f"}, {"arguments", json::Object{}}});
-  const json::Value call(json::Object{{"id", "abcdefghi"}, {"type", "function"}, {"function", std::move(function)}});
   answer.emplace_back("role", "assistant");
-  answer.emplace_back("tool_calls", json::Array{call});
-  json::Value definition(json::Object{
-      {"name", "f"},
-      {"description", ""},
-      {"parameters", json::Object{{"type", "object"}, {"properties", json::Object{}}, {"required", json::Array{}}}}});
-  json::Value tool(json::Object{{"type", "function"}, {"function", std::move(definition)}});
-  json::Value question(json::Object{{"role", "user"}, {"content", "?"}});
-  json::Value result(json::Object{{"role", "tool"}, {"tool_call_id", "abcdefghi"}, {"name", "f"}, {"content", "!"}});
-  return probe(parsed, {std::move(question), json::Value(std::move(answer)), std::move(result)},
-               json::Array{std::move(tool)});
+  answer.emplace_back("tool_calls", json::Array{probed_call(0)});
+  return probe_history(parsed, {json::Value(std::move(answer)), probed_result(0)});
 }
 
 // Whether the reasoning is shown, other than as a string of a list or an object that was printed.
@@ -34,6 +55,28 @@ bool shown(const Result<std::string>& prompt) {
   if (at == std::string::npos) return false;
   const char next = at + kReasoning.size() < prompt->size() ? (*prompt)[at + kReasoning.size()] : '\n';
   return next != '\'' && next != '"';
+}
+
+// Whether a prompt shows two calls, in one message or in two, and their results. Some templates take only null as the
+// content of an answer that calls tools.
+bool shows_both(const jinja::Template& parsed, bool in_one) {
+  for (const json::Value& content : {json::Value(""), json::Value()}) {
+    json::Array messages;
+    const auto add_answer = [&](json::Array calls) {
+      messages.emplace_back(
+          json::Object{{"role", "assistant"}, {"content", content}, {"tool_calls", std::move(calls)}});
+    };
+    if (in_one) add_answer({probed_call(0), probed_call(1)});
+    for (size_t i = 0; i < 2; ++i) {
+      if (!in_one) add_answer({probed_call(i)});
+      messages.push_back(probed_result(i));
+    }
+    const auto prompt = probe_history(parsed, std::move(messages));
+    if (!prompt.ok()) continue;
+    const auto has = [&](std::string_view text) { return prompt->find(text) != std::string::npos; };
+    return has(kArguments[0]) && has(kArguments[1]) && has(kResults[0]) && has(kResults[1]);
+  }
+  return false;
 }
 
 json::Value thinking_part(const std::string& text) {
@@ -50,9 +93,9 @@ bool is_answer(const json::Value& message) {
   return role != nullptr && role->as_string() == "assistant";
 }
 
-bool calls_tools(const json::Value& message) {
+size_t num_calls(const json::Value& message) {
   const json::Value* calls = message.find("tool_calls");
-  return calls != nullptr && calls->is_array() && !calls->as_array().empty();
+  return calls != nullptr && calls->is_array() ? calls->as_array().size() : 0;
 }
 
 // Puts a part with the reasoning in front of the content.
@@ -73,9 +116,29 @@ void add_part(json::Value& message, const std::string& reasoning) {
 void add_thinking(json::Value& message, const std::string& reasoning, bool or_text) {
   if (message.find("thinking") != nullptr) return;
   const json::Value* content = text_member(message, "content");
-  if (!or_text || content == nullptr || !calls_tools(message)) return message.set("thinking", reasoning);
+  if (!or_text || content == nullptr || num_calls(message) == 0) return message.set("thinking", reasoning);
   message.set("thinking", reasoning + "\n" + content->as_string());
   message.set("content", "");
+}
+
+// Adds an answer for each call. Its result follows; results that belong to no call come last.
+void add_parted(json::Value message, std::span<json::Value> results, json::Array& out) {
+  const json::Array calls = message.find("tool_calls")->as_array();
+  std::vector<bool> used(results.size());
+  for (size_t i = 0; i < calls.size(); ++i) {
+    // The first answer has the text and the reasoning.
+    json::Value answer(json::Object{{"role", "assistant"}, {"content", ""}});
+    if (i == 0) answer = std::move(message);
+    answer.set("tool_calls", json::Array{calls[i]});
+    out.push_back(std::move(answer));
+    const json::Value* id = calls[i].find("id");
+    const bool last = i + 1 == calls.size();
+    for (size_t j = 0; j < results.size(); ++j) {
+      if (used[j] || (!last && (id == nullptr || !(*results[j].find("tool_call_id") == *id)))) continue;
+      used[j] = true;
+      out.push_back(std::move(results[j]));
+    }
+  }
 }
 
 }  // namespace
@@ -135,6 +198,27 @@ void place_reasoning(json::Value& messages, const TemplateTraits& traits, const 
       add_thinking(message, reasoning, traits.thinking_or_text);
     }
   }
+}
+
+void find_calls(const jinja::Template& parsed, TemplateTraits& traits) {
+  traits.one_call = !shows_both(parsed, true) && shows_both(parsed, false);
+}
+
+void part_calls(json::Value& messages) {
+  if (!messages.is_array()) return;
+  json::Array out;
+  json::Array& given = messages.as_array();
+  for (size_t at = 0; at < given.size();) {
+    json::Value& message = given[at++];
+    if (!is_answer(message) || num_calls(message) < 2) {
+      out.push_back(std::move(message));
+      continue;
+    }
+    const size_t begin = at;
+    while (at < given.size() && given[at].find("tool_call_id") != nullptr) ++at;
+    add_parted(std::move(message), std::span(given).subspan(begin, at - begin), out);
+  }
+  messages = json::Value(std::move(out));
 }
 
 }  // namespace quire::text
