@@ -207,6 +207,7 @@ Result<ChatPrompt> ChatTemplate::render(const ChatRequest& request, std::string_
   json::Value messages = request.messages;
   const auto normalize = [&]() -> Status {
     QUIRE_ASSIGN(messages, normalize_messages(request.messages, rules));
+    place_instructions(messages, chosen->traits);
     place_reasoning(messages, chosen->traits, rules);
     if (chosen->traits.one_call && !request.continue_final_message) part_calls(messages);
     return {};

@@ -38,6 +38,8 @@ struct TemplateTraits {
   ReasoningPlace reasoning = ReasoningPlace::kReasoning;
   bool thinking_or_text = false;  // an answer that calls a tool may have either the member thinking or content
   bool one_call = false;          // only one call of a message is shown, or more of them are refused
+  bool loses_developer = false;   // a message of the role developer is left out or refused, one of system is shown
+  bool one_system = false;        // of several system messages in front only the first is shown, or they are refused
 };
 TemplateTraits find_traits(const jinja::Template& parsed);
 // Renders a conversation within small limits.
@@ -45,6 +47,7 @@ Result<std::string> probe(const jinja::Template& parsed, json::Array messages, j
 // Sets the members of `traits` about earlier answers.
 void find_reasoning(const jinja::Template& parsed, bool takes_lists, TemplateTraits& traits);
 void find_calls(const jinja::Template& parsed, TemplateTraits& traits);
+void find_instructions(const jinja::Template& parsed, TemplateTraits& traits);
 
 // One conversation to render. Plain data; `messages` and the other values are JSON as the API received it.
 struct ChatRequest {
@@ -118,6 +121,8 @@ ContentRules content_rules(ContentFormat wanted, const TemplateTraits& traits);
 Result<json::Value> normalize_messages(const json::Value& messages, const ContentRules& rules);
 // Puts the reasoning of the answers in a conversation where the template looks for it.
 void place_reasoning(json::Value& messages, const TemplateTraits& traits, const ContentRules& rules);
+// Gives the messages of system and developer roles and an order that the template shows.
+void place_instructions(json::Value& messages, const TemplateTraits& traits);
 // Makes an answer with several calls that many answers, each followed by its result.
 void part_calls(json::Value& messages);
 bool is_thinking_part(const json::Value& part);

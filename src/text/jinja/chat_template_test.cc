@@ -186,6 +186,33 @@ TEST(ChatTemplate, ShowsCallsOneByOneWhereTheTemplateTakesOne) {
   EXPECT_EQ(render(*taking, request(history)), "q|TEXTCALL f {}CALL g {}|rb|ra|rc|end|");
 }
 
+// Qwen's, DeepSeek's, GLM's and other templates leave out messages of the role developer without a word; several show
+// or take only the first system message.
+TEST(ChatTemplate, LosesNoInstructions) {
+  const std::string both = R"([{"role": "system", "content": "a"}, {"role": "developer", "content": "b"},
+                               {"role": "user", "content": "q"}, {"role": "developer", "content": "c"}])";
+  const auto shows = ChatTemplate::parse("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}");
+  EXPECT_EQ(render(*shows, request(both)), "<system>a<developer>b<user>q<developer>c");
+  const auto leaves_out = ChatTemplate::parse(
+      "{% for m in messages %}{% if m.role in ['system', 'user'] %}<{{ m.role }}>{{ m.content }}{% endif %}{% endfor "
+      "%}");
+  EXPECT_EQ(render(*leaves_out, request(both)), "<system>a<system>b<user>q<system>c");
+  const auto first = ChatTemplate::parse(
+      "{% for m in messages %}{% if loop.first or m.role == 'user' %}<{{ m.role }}>{{ m.content }}{% endif %}"
+      "{% endfor %}");
+  EXPECT_EQ(render(*first, request(both)), "<system>a\n\nb<user>q");
+  const auto refuses = ChatTemplate::parse(
+      "{% for m in messages %}{% if m.role == 'system' and not loop.first or m.role == 'developer' %}"
+      "{{ raise_exception('only one') }}{% endif %}<{{ m.role }}>{{ m.content }}{% endfor %}");
+  const auto head = request(R"([{"role": "developer", "content": "a"}, {"role": "system", "content": "b"},
+                                {"role": "user", "content": "q"}])");
+  EXPECT_EQ(render(*refuses, head), "<system>a\n\nb<user>q");
+  const auto none = ChatTemplate::parse(
+      "{% for m in messages %}{% if m.role != 'user' %}{{ raise_exception('no system') }}{% endif %}{{ m.content }}"
+      "{% endfor %}");
+  EXPECT_EQ(render(*none, head), "ERROR: " + std::string(jinja::kRaisedPrefix) + "no system");
+}
+
 TEST(ChatTemplate, PrintsLongIntegersOfArgumentsAsTheyWereSent) {
   const auto chat = ChatTemplate::parse(
       "{% for m in messages %}{% set a = m.tool_calls[0].function.arguments %}{{ a|tojson }} {{ a }} {{ a.id }} {{ "

@@ -219,6 +219,7 @@ TemplateTraits find_traits(const jinja::Template& parsed) {
   }
   find_reasoning(parsed, takes_lists, traits);
   find_calls(parsed, traits);
+  find_instructions(parsed, traits);
   return traits;
 }
 

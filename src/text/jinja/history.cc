@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds out how a template takes the reasoning and the calls of earlier answers, and gives them to it in this way.
+// Finds out how a template takes instructions, and the reasoning and the calls of earlier answers, and gives them to it
+// in this way.
 #include <span>
 #include <string>
 #include <string_view>
@@ -79,6 +80,20 @@ bool shows_both(const jinja::Template& parsed, bool in_one) {
   return false;
 }
 
+// Whether a prompt shows messages of these roles in front of a question.
+bool shows_instructions(const jinja::Template& parsed, const std::vector<std::string>& roles) {
+  json::Array messages;
+  for (size_t i = 0; i < roles.size(); ++i) {
+    messages.emplace_back(json::Object{{"role", roles[i]}, {"content", kResults[i]}});
+  }
+  messages.emplace_back(json::Object{{"role", "user"}, {"content", "?"}});
+  const auto prompt = probe(parsed, std::move(messages), nullptr);
+  for (size_t i = 0; i < roles.size(); ++i) {
+    if (!prompt.ok() || prompt->find(kResults[i]) == std::string::npos) return false;
+  }
+  return true;
+}
+
 json::Value thinking_part(const std::string& text) {
   return json::Object{{"type", "thinking"}, {"thinking", text}};
 }
@@ -88,14 +103,41 @@ const json::Value* text_member(const json::Value& message, const char* name) {
   return value != nullptr && value->is_string() && !value->as_string().empty() ? value : nullptr;
 }
 
-bool is_answer(const json::Value& message) {
-  const json::Value* role = text_member(message, "role");
-  return role != nullptr && role->as_string() == "assistant";
-}
-
 size_t num_calls(const json::Value& message) {
   const json::Value* calls = message.find("tool_calls");
   return calls != nullptr && calls->is_array() ? calls->as_array().size() : 0;
+}
+
+bool has_role(const json::Value& message, std::string_view role) {
+  const json::Value* given = text_member(message, "role");
+  return given != nullptr && given->as_string() == role;
+}
+
+bool is_answer(const json::Value& message) {
+  return has_role(message, "assistant");
+}
+
+bool instructs(const json::Value& message) {
+  return message.is_object() && (has_role(message, "system") || has_role(message, "developer"));
+}
+
+// The parts of a content, which may be a string.
+json::Array parts_of(const json::Value* content) {
+  if (content == nullptr || content->is_null()) return {};
+  if (content->is_array()) return content->as_array();
+  return {json::Object{{"type", "text"}, {"text", *content}}};
+}
+
+// Appends the content of `from` to that of `to`.
+void join_contents(json::Value& to, const json::Value& from) {
+  const json::Value* before = to.find("content");
+  const json::Value* after = from.find("content");
+  if (before != nullptr && before->is_string() && after != nullptr && after->is_string()) {
+    return to.set("content", before->as_string() + "\n\n" + after->as_string());
+  }
+  json::Array parts = parts_of(before);
+  for (json::Value& part : parts_of(after)) parts.push_back(std::move(part));
+  to.set("content", std::move(parts));
 }
 
 // Puts a part with the reasoning in front of the content.
@@ -198,6 +240,27 @@ void place_reasoning(json::Value& messages, const TemplateTraits& traits, const 
       add_thinking(message, reasoning, traits.thinking_or_text);
     }
   }
+}
+
+void find_instructions(const jinja::Template& parsed, TemplateTraits& traits) {
+  const bool system = shows_instructions(parsed, {"system"});
+  traits.loses_developer = system && !shows_instructions(parsed, {"developer"});
+  traits.one_system = system && !shows_instructions(parsed, {"system", "system"});
+}
+
+void place_instructions(json::Value& messages, const TemplateTraits& traits) {
+  if (!messages.is_array()) return;
+  json::Array& all = messages.as_array();
+  if (traits.loses_developer) {
+    for (json::Value& message : all) {
+      if (has_role(message, "developer")) message.set("role", "system");
+    }
+  }
+  if (!traits.one_system) return;
+  size_t count = 0;
+  while (count < all.size() && instructs(all[count])) ++count;
+  for (size_t i = 1; i < count; ++i) join_contents(all[0], all[i]);
+  if (count > 1) all.erase(all.begin() + 1, all.begin() + static_cast<std::ptrdiff_t>(count));
 }
 
 void find_calls(const jinja::Template& parsed, TemplateTraits& traits) {
