@@ -154,7 +154,7 @@ TEST(History, OfMessagesPartsBlocks) {
 
 TEST(ToolDescription, JoinsTheSystemMessage) {
   json::Value messages = json::parse(R"([{"role":"system","content":"s"},{"role":"user","content":"u"}])").value();
-  describe_tools(json::parse(R"([{"type":"function","function":{"name":"f"}}])").value(), messages);
+  describe_tools(json::parse(R"([{"type":"function","function":{"name":"f"}}])").value(), true, messages);
   ASSERT_EQ(messages.as_array().size(), 2u);
   const std::string& text = messages.as_array()[0].find("content")->as_string();
   EXPECT_EQ(text.find("s\n\n"), 0u);
@@ -167,6 +167,22 @@ TEST(CallIds, FollowTheModel) {
   const std::string id = make_call_id(call_id_style("hermes"), "x-", "f", 3);
   EXPECT_EQ(id.size(), 34u);
   EXPECT_NE(id, make_call_id(call_id_style("hermes"), "x-", "f", 3));
+}
+
+// Gemma 2's template refuses system messages, so that every request with tools was refused.
+TEST(Tools, AreDescribedToTheUserWithoutASystemRole) {
+  auto messages = json::parse(R"([{"role":"user","content":"q"},{"role":"assistant","content":null,"tool_calls":[)"
+                              R"({"id":"1","function":{"name":"f","arguments":{}}}]},)"
+                              R"({"role":"tool","content":"r"},{"role":"user","content":"more"}])");
+  describe_tools(json::parse(R"([{"type":"function","function":{"name":"f"}}])").value(), false, *messages);
+  write_out_calls(*messages);
+  ASSERT_EQ(messages->as_array().size(), 3u);
+  const std::string first = messages->as_array()[0].find("content")->as_string();
+  EXPECT_EQ(messages->as_array()[0].find("role")->as_string(), "user");
+  EXPECT_NE(first.find("<tools>"), std::string::npos);
+  EXPECT_EQ(first.substr(first.size() - 3), "\n\nq");
+  EXPECT_EQ(json::dump(messages->as_array()[2]),
+            R"({"role":"user","content":"<tool_response>\nr\n</tool_response>\n\nmore"})");
 }
 
 // A conversation with ids of another server ended with an error from Mistral's templates, and FunctionGemma's template

@@ -96,6 +96,10 @@ bool ChatTemplate::shows_plain_text() const {
   return std::all_of(templates_.begin(), templates_.end(), [](const Named& n) { return n.traits.shows_strings; });
 }
 
+bool ChatTemplate::shows_system() const {
+  return std::all_of(templates_.begin(), templates_.end(), [](const Named& n) { return n.traits.shows_system; });
+}
+
 namespace {
 
 bool has_items(const json::Value& value) {

@@ -38,8 +38,9 @@ struct TemplateTraits {
   ReasoningPlace reasoning = ReasoningPlace::kReasoning;
   bool thinking_or_text = false;  // an answer that calls a tool may have either the member thinking or content
   bool one_call = false;          // only one call of a message is shown, or more of them are refused
-  bool loses_developer = false;   // a message of the role developer is left out or refused, one of system is shown
-  bool one_system = false;        // of several system messages in front only the first is shown, or they are refused
+  bool shows_system = true;
+  bool loses_developer = false;  // a message of the role developer is left out or refused, one of system is shown
+  bool one_system = false;       // of several system messages in front only the first is shown, or they are refused
 };
 TemplateTraits find_traits(const jinja::Template& parsed);
 // Renders a conversation within small limits.
@@ -95,6 +96,8 @@ class ChatTemplate {
   const std::string& source(std::string_view name = "default") const;  // empty if there is none of that name
   // Whether a plain string as content appears in the prompt. The templates of some vision models only use lists.
   bool shows_plain_text() const;
+  // Whether it shows a system message; some templates refuse them.
+  bool shows_system() const;
 
  private:
   struct Named {

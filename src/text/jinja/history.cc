@@ -244,6 +244,7 @@ void place_reasoning(json::Value& messages, const TemplateTraits& traits, const 
 
 void find_instructions(const jinja::Template& parsed, TemplateTraits& traits) {
   const bool system = shows_instructions(parsed, {"system"});
+  traits.shows_system = system;
   traits.loses_developer = system && !shows_instructions(parsed, {"developer"});
   traits.one_system = system && !shows_instructions(parsed, {"system", "system"});
 }
