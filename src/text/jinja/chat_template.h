@@ -35,6 +35,7 @@ enum class ReasoningPlace {
 struct TemplateTraits {
   ContentFormat format = ContentFormat::kString;  // kOpenAi: it handles lists of parts
   bool shows_strings = true;                      // a plain string appears in the prompt
+  std::vector<std::string> string_roles = {};     // with kOpenAi: roles of which it does not handle lists
   ReasoningPlace reasoning = ReasoningPlace::kReasoning;
   bool thinking_or_text = false;  // an answer that calls a tool may have either the member thinking or content
   bool one_call = false;          // only one call of a message is shown, or more of them are refused
@@ -49,6 +50,7 @@ Result<std::string> probe(const jinja::Template& parsed, json::Array messages, j
 void find_reasoning(const jinja::Template& parsed, bool takes_lists, TemplateTraits& traits);
 void find_calls(const jinja::Template& parsed, TemplateTraits& traits);
 void find_instructions(const jinja::Template& parsed, TemplateTraits& traits);
+void find_string_roles(const jinja::Template& parsed, TemplateTraits& traits);
 
 // One conversation to render. Plain data; `messages` and the other values are JSON as the API received it.
 struct ChatRequest {
@@ -113,9 +115,10 @@ class ChatTemplate {
 
 // How the contents of messages are converted for the template.
 struct ContentRules {
-  bool join_lists = false;    // lists of text parts become one string; a part that is not text is an error
-  bool list_strings = false;  // a plain string becomes a list of one text part
-  bool fill_null = false;     // null or missing content becomes empty
+  bool join_lists = false;  // lists of text parts become one string; a part that is not text is an error
+  std::vector<std::string> joined_roles = {};  // the same for messages of these roles
+  bool list_strings = false;                   // a plain string becomes a list of one text part
+  bool fill_null = false;                      // null or missing content becomes empty
   // Parts {"type": "thinking", "thinking": ...} stay as they are; else those of an answer become its reasoning.
   bool keep_thinking = false;
 };

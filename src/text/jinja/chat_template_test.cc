@@ -115,6 +115,19 @@ TEST(ChatTemplate, GivesContentsTheShapeThatTheTemplateWants) {
   }
 }
 
+// Gemma 4's template takes lists of parts from users and prints those of a system message as they are; GLM's, Kimi's
+// and Ministral's do so with results of tools.
+TEST(ChatTemplate, JoinsListsOfTheRolesWhoseListsAreNotTaken) {
+  const auto chat = ChatTemplate::parse(
+      "{% for m in messages %}<{{ m.role }}>{% if m.role == 'user' and m.content is not string %}"
+      "{% for p in m.content %}[{{ p.text }}]{% endfor %}{% else %}{{ m.content }}{% endif %}{% endfor %}");
+  const std::string parts = R"([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}])";
+  const auto mixed =
+      request(R"([{"role": "system", "content": )" + parts + R"(}, {"role": "user", "content": )" + parts +
+              R"(}, {"role": "assistant", "content": "c"}, {"role": "tool", "content": )" + parts + "}]");
+  EXPECT_EQ(render(*chat, mixed), "<system>a\nb<user>[a][b]<assistant>c<tool>a\nb");
+}
+
 TEST(ChatTemplate, ParsesToolCallArguments) {
   const auto chat = ChatTemplate::parse(
       "{% for m in messages %}{% for t in m.tool_calls or [] %}{{ t.function.arguments.city }}{{ "

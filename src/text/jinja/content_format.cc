@@ -174,6 +174,11 @@ bool contains(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
 }
 
+bool is_one_of(const json::Value* role, const std::vector<std::string>& roles) {
+  return role != nullptr && role->is_string() &&
+         std::find(roles.begin(), roles.end(), role->as_string()) != roles.end();
+}
+
 }  // namespace
 
 Result<std::string> probe(const jinja::Template& parsed, json::Array messages, json::Value tools) {
@@ -217,6 +222,7 @@ TemplateTraits find_traits(const jinja::Template& parsed) {
   if (takes_lists || (!takes_strings && FormatFinder(parsed.program()).loops_over_content())) {
     traits.format = ContentFormat::kOpenAi;
   }
+  if (takes_lists) find_string_roles(parsed, traits);
   find_reasoning(parsed, takes_lists, traits);
   find_calls(parsed, traits);
   find_instructions(parsed, traits);
@@ -227,6 +233,7 @@ ContentRules content_rules(ContentFormat wanted, const TemplateTraits& traits) {
   switch (wanted) {
     case ContentFormat::kAuto:
       return {.join_lists = traits.format == ContentFormat::kString,
+              .joined_roles = traits.string_roles,
               .keep_thinking = traits.reasoning == ReasoningPlace::kPart};
     case ContentFormat::kString:
       return {.join_lists = true, .fill_null = true};
@@ -256,7 +263,7 @@ Result<json::Value> normalize_messages(const json::Value& messages, const Conten
     if (content == nullptr || content->is_null()) {
       // As in vLLM, missing content (of an assistant that only calls tools) is empty content.
       if (rules.fill_null) message.set("content", rules.list_strings ? json::Value(json::Array{}) : json::Value(""));
-    } else if (content->is_array() && rules.join_lists) {
+    } else if (content->is_array() && (rules.join_lists || is_one_of(message.find("role"), rules.joined_roles))) {
       QUIRE_ASSIGN(json::Value text, flatten_parts(content->as_array(), i));
       message.set("content", std::move(text));
     } else if (content->is_array() || rules.list_strings) {

@@ -94,6 +94,18 @@ bool shows_instructions(const jinja::Template& parsed, const std::vector<std::st
   return true;
 }
 
+// A short conversation with a message of that role, whose content is `content`.
+Result<std::string> probe_role(const jinja::Template& parsed, const std::string& role, json::Value content) {
+  json::Value question(json::Object{{"role", "user"}, {"content", "?"}});
+  json::Value message(json::Object{{"role", role}, {"content", std::move(content)}});
+  if (role == "assistant") return probe(parsed, {question, std::move(message), question}, nullptr);
+  if (role != "tool") return probe(parsed, {std::move(message), std::move(question)}, nullptr);
+  json::Value call(json::Object{{"role", "assistant"}, {"content", ""}, {"tool_calls", json::Array{probed_call(0)}}});
+  message.set("tool_call_id", kIds[0]);
+  message.set("name", kNames[0]);
+  return probe_history(parsed, {std::move(call), std::move(message)});
+}
+
 json::Value thinking_part(const std::string& text) {
   return json::Object{{"type", "thinking"}, {"thinking", text}};
 }
@@ -262,6 +274,22 @@ void place_instructions(json::Value& messages, const TemplateTraits& traits) {
   while (count < all.size() && instructs(all[count])) ++count;
   for (size_t i = 1; i < count; ++i) join_contents(all[0], all[i]);
   if (count > 1) all.erase(all.begin() + 1, all.begin() + static_cast<std::ptrdiff_t>(count));
+}
+
+void find_string_roles(const jinja::Template& parsed, TemplateTraits& traits) {
+  for (const char* role : {"system", "developer", "assistant", "tool"}) {
+    json::Array parts;
+    for (const char* text : kResults) parts.emplace_back(json::Object{{"type", "text"}, {"text", text}});
+    const auto from_list = probe_role(parsed, role, std::move(parts));
+    const auto has = [](const Result<std::string>& prompt, const std::string& text) {
+      return prompt.ok() && prompt->find(text) != std::string::npos;
+    };
+    // A list that was printed shows the names of its members.
+    const std::string first = kResults[0];
+    const bool printed = has(from_list, "'text': '" + first) || has(from_list, "\"text\": \"" + first);
+    if (has(from_list, kResults[0]) && has(from_list, kResults[1]) && !printed) continue;
+    if (has(probe_role(parsed, role, first), first)) traits.string_roles.emplace_back(role);
+  }
 }
 
 void find_calls(const jinja::Template& parsed, TemplateTraits& traits) {
