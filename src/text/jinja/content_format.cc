@@ -190,7 +190,7 @@ Result<std::string> probe(const jinja::Template& parsed, json::Array messages, j
   context.set("bos_token", "");
   context.set("eos_token", "");
   jinja::RenderOptions options;
-  options.limits.max_steps = 200'000;
+  options.limits.max_steps = 50'000;  // a real template needs a few thousand, and there are some twenty probes
   options.limits.max_output_bytes = size_t{1} << 20;
   options.limits.max_memory_bytes = size_t{16} << 20;
   return parsed.render(context, options);
