@@ -369,7 +369,7 @@ ApiResult<int64_t> normalize_history(json::Value& messages) {
   return total;
 }
 
-void complete_results(json::Value& messages, CallIdStyle style) {
+void complete_results(json::Value& messages, CallIdStyle style, bool named) {
   std::unordered_map<std::string, std::string> names;  // of tools, by the id of the call
   for (json::Value& message : messages.as_array()) {
     for (auto& [key, calls] : message.as_object()) {
@@ -388,7 +388,7 @@ void complete_results(json::Value& messages, CallIdStyle style) {
     if (id == nullptr || !id->is_string()) continue;
     const std::string given = id->as_string();
     const auto found = names.find(given);
-    if (found != names.end() && member(message, "name") == nullptr) message.set("name", found->second);
+    if (named && found != names.end() && member(message, "name") == nullptr) message.set("name", found->second);
     if (std::string fits = fitting_call_id(style, given); fits != given) message.set("tool_call_id", std::move(fits));
   }
 }

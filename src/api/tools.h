@@ -41,9 +41,9 @@ ApiResult<ToolSet> read_messages_tools(const Body& body);
 // stays usable), an empty list of calls disappears, and reasoning has both of its names. Returns the number of calls.
 ApiResult<int64_t> normalize_history(json::Value& messages);
 
-// Gives the results of tools the name of the tool, which OpenAI's and Anthropic's clients do not send and some
-// templates show, and ids of calls that the template takes.
-void complete_results(json::Value& messages, CallIdStyle style);
+// Gives calls and results ids that the template takes and, for `named`, results without a name the name of their tool:
+// clients of OpenAI and Anthropic do not send it, and some templates show it.
+void complete_results(json::Value& messages, CallIdStyle style, bool named);
 
 // The arguments of a call as the object that they should be: {} if the text is anything else.
 json::Value arguments_object(const std::string& text);

@@ -193,7 +193,7 @@ TEST(Tools, CompletesResultsForTheTemplate) {
                                 R"(", "function": {"name": "f"}}]}, {"role": "tool", "tool_call_id": ")" + id +
                                 R"("}, {"role": "tool", "tool_call_id": ")" + id +
                                 R"(", "name": "own"}, {"role": "tool", "tool_call_id": "other"}])");
-    complete_results(*messages, style);
+    complete_results(*messages, style, style == CallIdStyle::kRandom);
     return std::move(*messages);
   };
   const json::Value plain = completed(CallIdStyle::kRandom, "call_1");
@@ -203,6 +203,7 @@ TEST(Tools, CompletesResultsForTheTemplate) {
       R"({"role":"tool","tool_call_id":"call_1","name":"f"},{"role":"tool","tool_call_id":"call_1","name":"own"},)"
       R"({"role":"tool","tool_call_id":"other"}])");
   const json::Value fitted = completed(CallIdStyle::kShort, "call_1");
+  EXPECT_EQ(fitted.as_array()[1].find("name"), nullptr) << "not for every template";
   const std::string id = fitted.as_array()[1].find("tool_call_id")->as_string();
   EXPECT_EQ(id.size(), 9u);
   EXPECT_EQ(id, fitted.as_array()[0].find("tool_calls")->as_array()[0].find("id")->as_string());
