@@ -2,7 +2,11 @@
 // Draws ids.
 #include "api/call_ids.h"
 
+#include <algorithm>
+#include <cctype>
 #include <random>
+
+#include "base/digest.h"
 
 namespace quire::api {
 namespace {
@@ -26,6 +30,12 @@ CallIdStyle call_id_style(std::string_view tool_parser) {
   if (tool_parser.starts_with("mistral")) return CallIdStyle::kShort;
   if (tool_parser == "kimi_k2") return CallIdStyle::kKimi;
   return CallIdStyle::kRandom;
+}
+
+std::string fitting_call_id(CallIdStyle style, const std::string& id) {
+  const bool plain = std::all_of(id.begin(), id.end(), [](unsigned char c) { return std::isalnum(c) != 0; });
+  if (style != CallIdStyle::kShort || (plain && id.size() == kShortLength)) return id;
+  return digest_of(id).hex().substr(0, kShortLength);
 }
 
 std::string make_call_id(CallIdStyle style, std::string_view prefix, std::string_view name, int64_t number) {

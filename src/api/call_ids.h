@@ -19,6 +19,10 @@ enum class CallIdStyle : uint8_t {
 };
 CallIdStyle call_id_style(std::string_view tool_parser);
 
+// The id as a template of that style takes it: `id` itself, or, where it must be short and is not, nine hex digits that
+// depend on nothing but it.
+std::string fitting_call_id(CallIdStyle style, const std::string& id);
+
 // The id of a call of `name`; `number` calls came before it in the conversation.
 std::string make_call_id(CallIdStyle style, std::string_view prefix, std::string_view name, int64_t number);
 

@@ -38,7 +38,7 @@ ApiResult<json::Value> text_content(const json::Value& object, const char* name,
       return bad_field(at + ".type", {"is \"", utf8::beginning(type, 40), "\"; this server takes only \"",
                                       std::string(*types.begin()), "\" for now."});
     }
-    QUIRE_ASSIGN(std::string text, string_at(part, "text", at));
+    QUIRE_ASSIGN(std::string text, string_at(part, type == "refusal" ? "refusal" : "text", at));
     parts.emplace_back(json::Object{{"type", "text"}, {"text", std::move(text)}});
   }
   if (parts.empty()) return json::Value("");
@@ -51,12 +51,15 @@ void show_tools(const Service& service, const ToolSet& tools, ChatInput& input) 
   if (hidden || tools.tools.empty()) return;
   input.tools = tools.shown;
   bool describes = service.options().markup.describes_tools;
+  const text::ChatTemplate* loaded = service.model().chat_template();
+  bool in_system = loaded == nullptr || loaded->shows_system();
   if (input.chat_template) {
     const auto own = text::ChatTemplate::parse(*input.chat_template);
     describes = own.ok() && !template_shows_tools(service.model(), &own.value());
+    in_system = own.ok() && own->shows_system();
   }
   if (!describes) return;
-  describe_tools(input.tools, input.messages);
+  describe_tools(input.tools, in_system, input.messages);
   input.tools = nullptr;
   write_out_calls(input.messages);
 }

@@ -224,17 +224,38 @@ void Generation::write_raw(std::string text) {
   reply_->write(std::move(text));
 }
 
+namespace {
+
+// Appends JSON of an event. The line ends of Unicode (U+0085, U+2028, U+2029), which can only be inside of strings, are
+// escaped: many clients split a stream at them, although its format does not.
+void append_line(std::string& out, std::string_view json) {
+  static constexpr std::pair<std::string_view, std::string_view> kEnds[] = {
+      {"\xC2\x85", "\\u0085"}, {"\xE2\x80\xA8", "\\u2028"}, {"\xE2\x80\xA9", "\\u2029"}};
+  const size_t begin = out.size();
+  out += json;
+  for (const auto& [end, escaped] : kEnds) {
+    for (size_t at = begin; (at = out.find(end, at)) != std::string::npos; at += escaped.size()) {
+      out.replace(at, end.size(), escaped);
+    }
+  }
+}
+
+}  // namespace
+
 void Generation::send_event(const std::string& json) {
   std::string text;
   text.reserve(json.size() + 8);
   text += "data: ";
-  text += json;
+  append_line(text, json);
   text += "\n\n";
   write_raw(std::move(text));
 }
 
 void Generation::send_event(const char* event, const std::string& json) {
-  write_raw(std::string("event: ") + event + "\ndata: " + json + "\n\n");
+  std::string text = std::string("event: ") + event + "\ndata: ";
+  append_line(text, json);
+  text += "\n\n";
+  write_raw(std::move(text));
 }
 
 int64_t Generation::prompt_tokens() const {

@@ -273,6 +273,9 @@ ApiResult<ChatTokens> chat_tokens(const Service& service, ChatInput input) {
   }
   text::ChatRequest chat;
   chat.messages = std::move(input.messages);
+  const markup::ToolFormat* format = options.markup.dialect.tools;
+  const std::string_view parser = format == nullptr ? std::string_view() : markup::name(*format);
+  complete_results(chat.messages, call_id_style(parser), parser == "functiongemma");
   if (input.tools.is_array() && !input.tools.as_array().empty()) chat.tools = std::move(input.tools);
   chat.documents = std::move(input.documents);
   chat.add_generation_prompt = input.add_generation_prompt;

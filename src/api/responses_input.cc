@@ -63,7 +63,8 @@ ApiStatus add_message(const json::Value& item, const std::string& where, History
     return bad_field(where + ".role",
                      {"must be user, assistant, system or developer, got \"", utf8::beginning(role, 40), "\"."});
   }
-  QUIRE_ASSIGN(json::Value content, text_content(item, "content", {"input_text", "output_text", "text"}, where));
+  QUIRE_ASSIGN(json::Value content,
+               text_content(item, "content", {"input_text", "output_text", "text", "refusal"}, where));
   history.add(std::move(role), std::move(content));
   return Ok{};
 }

@@ -2,6 +2,7 @@
 // Writes tools, calls and results as plain text.
 #include "api/tool_description.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -20,6 +21,17 @@ void append_text(json::Value& message, const std::string& text, const char* sepa
   std::string whole = content != nullptr && content->is_string() ? content->as_string() : "";
   if (!whole.empty()) whole += separator;
   message.set("content", whole + text);
+}
+
+// Puts a text in front of the message's content.
+void prepend_text(json::Value& message, const std::string& text) {
+  const json::Value* content = message.find("content");
+  if (content == nullptr || !content->is_array()) {
+    return message.set("content", text + (content != nullptr && content->is_string() ? content->as_string() : ""));
+  }
+  json::Array parts = content->as_array();
+  parts.insert(parts.begin(), json::Object{{"type", "text"}, {"text", text}});
+  message.set("content", std::move(parts));
 }
 
 bool has_role(const json::Value& message, std::string_view role) {
@@ -59,7 +71,7 @@ std::string written_result(const json::Value& message) {
 
 }  // namespace
 
-void describe_tools(const json::Value& tools, json::Value& messages) {
+void describe_tools(const json::Value& tools, bool in_system, json::Value& messages) {
   std::string text =
       "You can call functions to help with the user's request. These are the functions, as JSON:\n<tools>";
   for (const json::Value& tool : tools.as_array()) text += "\n" + json::dump(tool);
@@ -69,17 +81,25 @@ void describe_tools(const json::Value& tools, json::Value& messages) {
       "\"value\"}}\n</tool_call>\n"
       "Its result is given to you inside <tool_response> and </tool_response>.";
   json::Array& list = messages.as_array();
+  const auto user =
+      std::find_if(list.begin(), list.end(), [](const json::Value& one) { return has_role(one, "user"); });
+  if (!in_system && user != list.end()) return prepend_text(*user, text + "\n\n");
   if (!list.empty() && has_role(list[0], "system")) return append_text(list[0], text, "\n\n");
   list.insert(list.begin(), json::Object{{"role", "system"}, {"content", std::move(text)}});
 }
 
 void write_out_calls(json::Value& messages) {
   json::Array out;
-  bool after_result = false;  // results that follow each other become one message: some templates want turns in turn
+  bool after_result = false;  // results, and what the user adds, become one message: some templates want turns in turn
   for (json::Value& message : messages.as_array()) {
     if (has_role(message, "tool")) {
       if (!std::exchange(after_result, true)) out.emplace_back(json::Object{{"role", "user"}});
       append_text(out.back(), written_result(message), "\n");
+      continue;
+    }
+    const json::Value* content = message.find("content");
+    if (after_result && has_role(message, "user") && content != nullptr && content->is_string()) {
+      append_text(out.back(), content->as_string(), "\n\n");
       continue;
     }
     after_result = false;

@@ -3,6 +3,7 @@
 #include "api/tools.h"
 
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 
 #include "base/log.h"
@@ -366,6 +367,30 @@ ApiResult<int64_t> normalize_history(json::Value& messages) {
     total += calls;
   }
   return total;
+}
+
+void complete_results(json::Value& messages, CallIdStyle style, bool named) {
+  std::unordered_map<std::string, std::string> names;  // of tools, by the id of the call
+  for (json::Value& message : messages.as_array()) {
+    for (auto& [key, calls] : message.as_object()) {
+      if (key != "tool_calls" || !calls.is_array()) continue;
+      for (json::Value& call : calls.as_array()) {
+        const json::Value* id = member(call, "id");
+        const json::Value* function = member(call, "function");
+        const json::Value* name = function == nullptr ? nullptr : member(*function, "name");
+        if (id == nullptr || !id->is_string()) continue;
+        const std::string given = id->as_string();
+        if (name != nullptr && name->is_string()) names[given] = name->as_string();
+        if (std::string fits = fitting_call_id(style, given); fits != given) call.set("id", std::move(fits));
+      }
+    }
+    const json::Value* id = member(message, "tool_call_id");
+    if (id == nullptr || !id->is_string()) continue;
+    const std::string given = id->as_string();
+    const auto found = names.find(given);
+    if (named && found != names.end() && member(message, "name") == nullptr) message.set("name", found->second);
+    if (std::string fits = fitting_call_id(style, given); fits != given) message.set("tool_call_id", std::move(fits));
+  }
 }
 
 }  // namespace quire::api

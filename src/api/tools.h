@@ -7,6 +7,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "api/call_ids.h"
 #include "api/schema.h"
 #include "markup/markup.h"
 
@@ -39,6 +40,10 @@ ApiResult<ToolSet> read_messages_tools(const Body& body);
 // (arguments that are no JSON object become {}, with a warning in the log, so that a conversation with a broken call
 // stays usable), an empty list of calls disappears, and reasoning has both of its names. Returns the number of calls.
 ApiResult<int64_t> normalize_history(json::Value& messages);
+
+// Gives calls and results ids that the template takes and, for `named`, results without a name the name of their tool:
+// clients of OpenAI and Anthropic do not send it, and some templates show it.
+void complete_results(json::Value& messages, CallIdStyle style, bool named);
 
 // The arguments of a call as the object that they should be: {} if the text is anything else.
 json::Value arguments_object(const std::string& text);

@@ -124,6 +124,16 @@ TEST(History, OfResponsesJoinsTheItemsOfATurn) {
       R"({"role":"tool","tool_call_id":"1","content":"o"}])");
 }
 
+TEST(History, OfResponsesMayHaveRefusals) {
+  auto body = Body::parse(R"({"input":[{"role":"user","content":"q"},{"type":"message","role":"assistant","content":[)"
+                          R"({"type":"refusal","refusal":"No."}]},{"role":"user","content":"why?"}]})",
+                          responses_schema());
+  ASSERT_TRUE(body.ok());
+  auto chat = read_responses_input(*body);
+  ASSERT_TRUE(chat.ok()) << chat.error().message;
+  EXPECT_EQ(json::dump(chat->messages.as_array()[1]), R"({"role":"assistant","content":"No."})");
+}
+
 TEST(History, OfMessagesPartsBlocks) {
   auto body = Body::parse(
       R"({"max_tokens":1,"messages":[{"role":"user","content":"q"},{"role":"assistant","content":[)"
@@ -144,7 +154,7 @@ TEST(History, OfMessagesPartsBlocks) {
 
 TEST(ToolDescription, JoinsTheSystemMessage) {
   json::Value messages = json::parse(R"([{"role":"system","content":"s"},{"role":"user","content":"u"}])").value();
-  describe_tools(json::parse(R"([{"type":"function","function":{"name":"f"}}])").value(), messages);
+  describe_tools(json::parse(R"([{"type":"function","function":{"name":"f"}}])").value(), true, messages);
   ASSERT_EQ(messages.as_array().size(), 2u);
   const std::string& text = messages.as_array()[0].find("content")->as_string();
   EXPECT_EQ(text.find("s\n\n"), 0u);
@@ -157,6 +167,48 @@ TEST(CallIds, FollowTheModel) {
   const std::string id = make_call_id(call_id_style("hermes"), "x-", "f", 3);
   EXPECT_EQ(id.size(), 34u);
   EXPECT_NE(id, make_call_id(call_id_style("hermes"), "x-", "f", 3));
+}
+
+// Gemma 2's template refuses system messages, so that every request with tools was refused.
+TEST(Tools, AreDescribedToTheUserWithoutASystemRole) {
+  auto messages = json::parse(R"([{"role":"user","content":"q"},{"role":"assistant","content":null,"tool_calls":[)"
+                              R"({"id":"1","function":{"name":"f","arguments":{}}}]},)"
+                              R"({"role":"tool","content":"r"},{"role":"user","content":"more"}])");
+  describe_tools(json::parse(R"([{"type":"function","function":{"name":"f"}}])").value(), false, *messages);
+  write_out_calls(*messages);
+  ASSERT_EQ(messages->as_array().size(), 3u);
+  const std::string first = messages->as_array()[0].find("content")->as_string();
+  EXPECT_EQ(messages->as_array()[0].find("role")->as_string(), "user");
+  EXPECT_NE(first.find("<tools>"), std::string::npos);
+  EXPECT_EQ(first.substr(first.size() - 3), "\n\nq");
+  EXPECT_EQ(json::dump(messages->as_array()[2]),
+            R"({"role":"user","content":"<tool_response>\nr\n</tool_response>\n\nmore"})");
+}
+
+// A conversation with ids of another server ended with an error from Mistral's templates, and FunctionGemma's template
+// called each tool "function".
+TEST(Tools, CompletesResultsForTheTemplate) {
+  const auto completed = [](CallIdStyle style, const std::string& id) {
+    auto messages = json::parse(R"([{"role": "assistant", "tool_calls": [{"id": ")" + id +
+                                R"(", "function": {"name": "f"}}]}, {"role": "tool", "tool_call_id": ")" + id +
+                                R"("}, {"role": "tool", "tool_call_id": ")" + id +
+                                R"(", "name": "own"}, {"role": "tool", "tool_call_id": "other"}])");
+    complete_results(*messages, style, style == CallIdStyle::kRandom);
+    return std::move(*messages);
+  };
+  const json::Value plain = completed(CallIdStyle::kRandom, "call_1");
+  EXPECT_EQ(
+      json::dump(plain),
+      R"([{"role":"assistant","tool_calls":[{"id":"call_1","function":{"name":"f"}}]},)"
+      R"({"role":"tool","tool_call_id":"call_1","name":"f"},{"role":"tool","tool_call_id":"call_1","name":"own"},)"
+      R"({"role":"tool","tool_call_id":"other"}])");
+  const json::Value fitted = completed(CallIdStyle::kShort, "call_1");
+  EXPECT_EQ(fitted.as_array()[1].find("name"), nullptr) << "not for every template";
+  const std::string id = fitted.as_array()[1].find("tool_call_id")->as_string();
+  EXPECT_EQ(id.size(), 9u);
+  EXPECT_EQ(id, fitted.as_array()[0].find("tool_calls")->as_array()[0].find("id")->as_string());
+  EXPECT_NE(id, completed(CallIdStyle::kShort, "call_2").as_array()[1].find("tool_call_id")->as_string());
+  EXPECT_EQ(completed(CallIdStyle::kShort, "abcDEF123").as_array()[1].find("tool_call_id")->as_string(), "abcDEF123");
 }
 
 }  // namespace

@@ -120,7 +120,11 @@ struct ReasoningFormat {
   Texts starts = {};
   Texts ends = {};
   ReasoningDefault fallback = ReasoningDefault::kOff;
-  Texts wrappers = {};       // markers around the content, which are removed from it
+  Texts wrappers = {};  // markers around the content, which are removed from it
+  // Text that begins with `header` and ends with the wrapper `header_end` stands in front of a message and says to whom
+  // it goes (" to=f<|message|>"); it is removed.
+  std::string_view header = {};
+  std::string_view header_end = {};
   bool anywhere = false;     // a start marker counts after content, too
   bool keep_blanks = false;  // blanks at the end of the reasoning are kept
   bool harmony = false;

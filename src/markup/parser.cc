@@ -69,6 +69,7 @@ struct Parser::State final : public CallSink, public TextSink {
     }
     set_markers();
     in_reasoning = reasoning != nullptr && options.starts_in_reasoning;
+    header_possible = reasoning != nullptr && !reasoning->header.empty();
   }
 
   void set_markers() {
@@ -144,6 +145,8 @@ struct Parser::State final : public CallSink, public TextSink {
     }
     if (index == MarkerScanner::kNone) return;
     const Marker& marker = content_markers[static_cast<size_t>(index)];
+    if (marker.text == (reasoning != nullptr ? reasoning->header_end : "")) header.clear();
+    end_header();
     switch (marker.meaning) {
       case Meaning::kRegion:
         begin_region(marker.text);
@@ -169,6 +172,7 @@ struct Parser::State final : public CallSink, public TextSink {
         blanks.clear();
         wrapped = true;
         if (!content_started) begin_content();
+        header_possible = !reasoning->header.empty() && !marker.text.ends_with(reasoning->header_end);
         return;
     }
     content(marker.text);
@@ -223,10 +227,29 @@ struct Parser::State final : public CallSink, public TextSink {
     bare_possible = true;
   }
 
+  // Holds back what may be a header, and returns whether it did.
+  bool hold_header(char c) {
+    header.push_back(c);
+    const std::string_view begin = reasoning->header;
+    if (header.size() <= begin.size() ? begin.starts_with(header) : !is_blank(c) && header.size() < kMaxHeader) {
+      return true;
+    }
+    header.pop_back();
+    end_header();
+    return false;
+  }
+
+  // No header follows; what was held back for one is content.
+  void end_header() {
+    header_possible = false;
+    content(std::exchange(header, {}));
+  }
+
   // Blanks are held back: those at the end of the content, before a call, are dropped.
   void content(std::string_view text) {
     if (drop_content) return;
     for (const char c : text) {
+      if (header_possible && hold_header(c)) continue;
       if (is_blank(c)) {
         if (trim_leading && !content_started) continue;
         blanks.push_back(c);
@@ -361,6 +384,8 @@ struct Parser::State final : public CallSink, public TextSink {
       emit(Event::Kind::kReasoning, std::exchange(blanks, {}));
     } else {
       content(content_scanner.take_held());
+      if (truncated) header.clear();
+      end_header();
     }
     if (next_call == 0 && !wrapped) emit(Event::Kind::kContent, blanks);
     blanks.clear();
@@ -387,6 +412,8 @@ struct Parser::State final : public CallSink, public TextSink {
   bool guesses = false;          // texts that are no markers may begin calls, too
   bool bare_possible = true;     // a call without a marker may begin here
   bool wrapped = false;          // a marker around the content was removed
+  bool header_possible = false;  // a header of a message may begin here
+  std::string header;            // what may be one, held back
   bool drop_content = false;     // text after a call is dropped
   bool call_dropped = false;     // the open call is not emitted
   std::string blanks;            // held back

@@ -75,6 +75,8 @@ void add_marked_rows(std::vector<ReasoningFormat>& rows) {
   rows.push_back(marked("muse_glimmer", {}, " to=self<|message|>", "<|eom|>"));
   rows.back().anywhere = true;
   rows.back().wrappers = {"<|start|>assistant", " to=user<|message|>", "<|message|>", "<|eot|>"};
+  rows.back().header = " to=";
+  rows.back().header_end = "<|message|>";
   rows.push_back(marked("apriel", {}, "<thinking>", "[BEGIN FINAL RESPONSE]"));
   rows.back().ends.push_back("</thinking>");
   rows.back().fallback = ReasoningDefault::kOn;

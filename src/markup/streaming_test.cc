@@ -63,6 +63,18 @@ std::vector<ReasoningCase> reasoning_cases() {
       {"none", "apriel", true, "Steps.\n[BEGIN FINAL RESPONSE]\nA\n[END FINAL RESPONSE]\n", "Steps.", "A"},
       {"muse_glimmer", "muse_glimmer", false, " to=self<|message|>T<|eom|><|start|>assistant to=user<|message|>A", "T",
        "A"},
+      {"muse_glimmer", "muse_glimmer", false,
+       " to=self<|message|>T<|eom|><|start|>assistant to=ping<|message|><atem:function_calls>\n<atem:invoke "
+       "name=\"ping\">\n</atem:invoke>\n</atem:function_calls><|eom|><|start|>assistant to=ping<|message|>"
+       "<atem:function_calls>\n<atem:invoke name=\"ping\">\n</atem:invoke>\n</atem:function_calls><|eot|>",
+       "T", "", 2},
+      {"muse_glimmer", "muse_glimmer", false,
+       " to=user<|message|>I ping.<|eom|><|start|>assistant to=ping<|message|><atem:function_calls><atem:invoke "
+       "name=\"ping\"></atem:invoke></atem:function_calls>",
+       "", "I ping.", 1},
+      {"muse_glimmer", "muse_glimmer", false, " to=whom it may concern", "", " to=whom it may concern"},
+      {"gigachat3", "none", false, "I ping.<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"ping\"}", "",
+       "I ping.", 1},
       {"none", "minimax_m2_append_think", true, "T</think>A", "", "<think>T</think>A"},
       {"openai", "openai_gptoss", false,
        "<|channel|>analysis<|message|>T1<|end|><|start|>assistant<|channel|>analysis<|message|>T2<|end|><|start|>"

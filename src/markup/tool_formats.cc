@@ -60,7 +60,8 @@ void add_json_rows(std::vector<ToolFormat>& rows) {
   rows.back().json.arguments = {"args", "arguments", "parameters"};
   rows.push_back(json_block("gigachat3", {}, "<|function_call|>", "<|message_sep|>",
                             "<|function_call|>{\"name\": \"NAME\", \"arguments\": ", "}"));
-  rows.back().begins = {"<|function_call|>", "function call<|role_sep|>"};
+  rows.back().begins = {"<|function_call|>", "function call<|role_sep|>",
+                        "<|message_sep|>\n\nfunction call<|role_sep|>"};
   rows.push_back(json_block("minimax", {"minimax_m1"}, "<tool_calls>", "</tool_calls>",
                             "{\"name\": \"NAME\", \"arguments\": ", "}\n"));
   rows.back().write_section_begin = "<tool_calls>\n";

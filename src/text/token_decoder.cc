@@ -105,7 +105,7 @@ class FuseState final : public StageState {
 class FuseStage final : public DecodeStage {
  public:
   std::unique_ptr<StageState> start() const override { return std::make_unique<FuseState>(); }
-  bool gives_parts() const override { return true; }
+  bool gives_parts(bool) const override { return true; }
   bool takes_parts() const override { return true; }
 };
 
@@ -181,7 +181,7 @@ class StripStage final : public DecodeStage {
   StripStage(std::string content, size_t start, size_t stop)
       : content_(std::move(content)), start_(start), stop_(stop) {}
   std::unique_ptr<StageState> start() const override { return std::make_unique<StripState>(content_, start_, stop_); }
-  bool gives_parts() const override { return true; }
+  bool gives_parts(bool given) const override { return given; }
   bool takes_parts() const override { return true; }
 
  private:
@@ -375,7 +375,7 @@ class ByteLevelStage final : public DecodeStage {
     std::string bytes;
     return append_from_byte_level(bytes, token) ? bytes : token;
   }
-  bool gives_parts() const override { return true; }
+  bool gives_parts(bool) const override { return true; }
 };
 
 // Without a decoder, tokens are joined with spaces.
@@ -493,7 +493,7 @@ DecodeChain::DecodeChain(std::vector<std::unique_ptr<const DecodeStage>> stages)
       stages_.push_back(std::make_unique<GatherStage>());
       parts = false;
     }
-    parts = stage->gives_parts();
+    parts = stage->gives_parts(parts);
     stages_.push_back(std::move(stage));
   }
 }

@@ -41,8 +41,9 @@ class DecodeStage {
   virtual std::unique_ptr<StageState> start() const = 0;
   // The text of a token in the middle of a text.
   virtual std::string middle(std::string token) const { return token; }
-  // Whether it passes on one token in parts, and whether it accepts one in parts.
-  virtual bool gives_parts() const { return false; }
+  // Whether it passes on one token in parts (`given`: if it is given one in parts), and whether it accepts one in
+  // parts.
+  virtual bool gives_parts(bool /*given*/) const { return false; }
   virtual bool takes_parts() const { return false; }
 };
 

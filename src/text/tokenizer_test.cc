@@ -94,6 +94,14 @@ TEST(Tokenizer, AnEmptyListOfDecodersPutsNothingBetweenTokens) {
   EXPECT_EQ(decoded(R"({"type":"Sequence","decoders":[]})"), "ab");
 }
 
+// A Strip that no Fuse precedes joined all tokens for the decoder after it.
+TEST(Tokenizer, AStripKeepsTokensApart) {
+  const TokenizerPtr t = load(R"({"decoder":{"type":"Sequence","decoders":[
+      {"type":"Strip","content":"_","start":1,"stop":0},{"type":"WordPiece","prefix":"##","cleanup":false}]},
+      "model":{"type":"BPE","vocab":{"_a":0,"##b":1,"_c":2},"merges":[]}})");
+  EXPECT_EQ(t->decode(Ids{0, 1, 2}), "ab c");
+}
+
 TEST(Tokenizer, TurnsIllFormedBytesIntoReplacementCharacters) {
   const TokenizerPtr t = load(llama_json());
   EXPECT_EQ(t->encode("a\xff\xe4\xb8z"), t->encode("a\xef\xbf\xbd\xef\xbf\xbdz"));

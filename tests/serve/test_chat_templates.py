@@ -72,6 +72,23 @@ def shows_tools(source, context):
     return ok and "probe_of_tools" in text
 
 
+def placed(source, context):
+    """The messages as the server gives them to the template: with roles that it shows, and the reasoning of answers as a
+    part of the content if it looks for it there."""
+    def shows(role):
+        messages = [{"role": role, "content": "the instruction"}, {"role": "user", "content": "?"}]
+        ok, text = reference.expected(source, context | {"messages": messages, "tools": None, "documents": None})
+        return ok and "the instruction" in text
+
+    messages = context["messages"]
+    if any(m["role"] == "developer" for m in messages) and not shows("developer") and shows("system"):
+        messages = [m | {"role": "system"} if m["role"] == "developer" else m for m in messages]
+    if "block['thinking']" not in source:
+        return messages
+    return [{**m, "content": [{"type": "thinking", "thinking": m["reasoning_content"]}, {"type": "text", "text": m["content"]}]}
+            if m.get("reasoning_content") and m.get("content") else m for m in messages]
+
+
 def test_real_templates_through_the_api_give_what_jinja2_gives(long, monkeypatch):
     now = datetime.now()
     monkeypatch.setattr(reference, "NOW", [now.year, now.month, now.day, now.hour, now.minute, now.second])
@@ -82,7 +99,7 @@ def test_real_templates_through_the_api_give_what_jinja2_gives(long, monkeypatch
             context |= conversation
             for tool in context["tools"] or []:
                 tool["function"].pop("returns", None)  # as the API does with members that it does not know
-            ok, expected = reference.expected(source, context)
+            ok, expected = reference.expected(source, context | {"messages": placed(source, context)})
             has_parts = any(isinstance(m.get("content"), list) for m in context["messages"])
             body = {"messages": context["messages"], "chat_template": source, "add_generation_prompt": True}
             body |= {key: context[key] for key in ("tools", "documents") if context[key] is not None}

@@ -32,6 +32,7 @@ SCRIPTS = {
                    "</tool_call>"],
     "nonsense": ["<tool_call>", "this is no JSON", "</tool_call>", " at all"],
     "cut": ["<tool_call>", '\n{"name": "add", "arguments": {"a": 1', ", ", '"b": "never', " ends", " and", " goes", " on"],
+    "lines": ["one\u2028", "two\u0085", "three\u2029", "four"],
     "after": ["The sum ", "is 3."],
 }
 MARKERS = ("<tool_call>", "</tool_call>", "<think>", "</think>")
@@ -122,6 +123,18 @@ def test_a_stream_equals_the_whole_answer(client, script, interval):
     assert parts["reasoning"] == (whole.message.model_extra.get("reasoning") or "")
     assert [(call["name"], call["arguments"]) for call in parts["tool_calls"]] == calls_of(whole.message)
     assert parts["finish"] == whole.finish_reason
+
+
+@pytest.mark.parametrize("path, body", [("/v1/chat/completions", {"messages": TURN}), ("/v1/responses", {"input": TURN}),
+                                        ("/v1/messages", {"messages": TURN, "max_tokens": 50})])
+def test_no_event_has_a_line_end_that_clients_split_at(scripted, path, body):
+    """httpx and others split a stream at the line ends of Unicode, too."""
+    with scripted.http.stream("POST", path, json=body | kwargs("lines") | {"stream": True, "temperature": 0}) as answer:
+        lines = [line for line in answer.iter_lines() if line]
+    assert all(line.startswith(("data: ", "event: ")) for line in lines), lines
+    text = "".join(line for line in lines if line.startswith("data: {"))
+    assert "\\u2028" in text and "\\u0085" in text and "\\u2029" in text
+    assert all(json.loads(line[6:]) for line in lines if line.startswith("data: {"))
 
 
 def test_arguments_are_streamed_as_they_come_and_never_with_markers(client):

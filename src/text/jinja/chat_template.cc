@@ -96,6 +96,10 @@ bool ChatTemplate::shows_plain_text() const {
   return std::all_of(templates_.begin(), templates_.end(), [](const Named& n) { return n.traits.shows_strings; });
 }
 
+bool ChatTemplate::shows_system() const {
+  return std::all_of(templates_.begin(), templates_.end(), [](const Named& n) { return n.traits.shows_system; });
+}
+
 namespace {
 
 bool has_items(const json::Value& value) {
@@ -205,9 +209,14 @@ Result<ChatPrompt> ChatTemplate::render(const ChatRequest& request, std::string_
   ContentRules rules = content_rules(request.content_format, chosen->traits);
   const bool as_is = request.content_format == ContentFormat::kAsIs;
   json::Value messages = request.messages;
-  if (!as_is) {
+  const auto normalize = [&]() -> Status {
     QUIRE_ASSIGN(messages, normalize_messages(request.messages, rules));
-  }
+    place_instructions(messages, chosen->traits);
+    place_reasoning(messages, chosen->traits, rules);
+    if (chosen->traits.one_call && !request.continue_final_message) part_calls(messages);
+    return {};
+  };
+  if (!as_is) QUIRE_TRY(normalize());
   const json::Array& given = request.messages.as_array();
   const bool may_retry = !as_is && !rules.fill_null && std::any_of(given.begin(), given.end(), lacks_content);
   auto marked = render_with(*chosen, request, std::move(messages));
@@ -215,7 +224,7 @@ Result<ChatPrompt> ChatTemplate::render(const ChatRequest& request, std::string_
       !marked.error().message.starts_with(jinja::kRaisedPrefix)) {
     // A template that cannot handle null (an assistant that only calls tools) gets empty content, as in other servers.
     rules.fill_null = true;
-    QUIRE_ASSIGN(messages, normalize_messages(request.messages, rules));
+    QUIRE_TRY(normalize());
     auto filled = render_with(*chosen, request, std::move(messages));
     if (filled.ok()) marked = std::move(filled);
   }

@@ -24,12 +24,33 @@ enum class ContentFormat {
   kAsIs,    // messages are not changed
 };
 
-// What rendering two small conversations shows about a template.
+// Where a template looks for the reasoning of earlier answers.
+enum class ReasoningPlace {
+  kReasoning,  // in the members reasoning and reasoning_content, or nowhere
+  kThinking,   // in the member thinking
+  kPart,       // in a part of the content: {"type": "thinking", "thinking": ...}
+};
+
+// What rendering some small conversations shows about a template.
 struct TemplateTraits {
   ContentFormat format = ContentFormat::kString;  // kOpenAi: it handles lists of parts
   bool shows_strings = true;                      // a plain string appears in the prompt
+  std::vector<std::string> string_roles = {};     // with kOpenAi: roles of which it does not handle lists
+  ReasoningPlace reasoning = ReasoningPlace::kReasoning;
+  bool thinking_or_text = false;  // an answer that calls a tool may have either the member thinking or content
+  bool one_call = false;          // only one call of a message is shown, or more of them are refused
+  bool shows_system = true;
+  bool loses_developer = false;  // a message of the role developer is left out or refused, one of system is shown
+  bool one_system = false;       // of several system messages in front only the first is shown, or they are refused
 };
 TemplateTraits find_traits(const jinja::Template& parsed);
+// Renders a conversation within small limits.
+Result<std::string> probe(const jinja::Template& parsed, json::Array messages, json::Value tools);
+// Sets the members of `traits` about earlier answers.
+void find_reasoning(const jinja::Template& parsed, bool takes_lists, TemplateTraits& traits);
+void find_calls(const jinja::Template& parsed, TemplateTraits& traits);
+void find_instructions(const jinja::Template& parsed, TemplateTraits& traits);
+void find_string_roles(const jinja::Template& parsed, TemplateTraits& traits);
 
 // One conversation to render. Plain data; `messages` and the other values are JSON as the API received it.
 struct ChatRequest {
@@ -77,6 +98,8 @@ class ChatTemplate {
   const std::string& source(std::string_view name = "default") const;  // empty if there is none of that name
   // Whether a plain string as content appears in the prompt. The templates of some vision models only use lists.
   bool shows_plain_text() const;
+  // Whether it shows a system message; some templates refuse them.
+  bool shows_system() const;
 
  private:
   struct Named {
@@ -92,12 +115,24 @@ class ChatTemplate {
 
 // How the contents of messages are converted for the template.
 struct ContentRules {
-  bool join_lists = false;    // lists of text parts become one string; a part that is not text is an error
-  bool list_strings = false;  // a plain string becomes a list of one text part
-  bool fill_null = false;     // null or missing content becomes empty
+  bool join_lists = false;  // lists of text parts become one string; a part that is not text is an error
+  std::vector<std::string> joined_roles = {};  // the same for messages of these roles
+  bool list_strings = false;                   // a plain string becomes a list of one text part
+  bool fill_null = false;                      // null or missing content becomes empty
+  // Parts {"type": "thinking", "thinking": ...} stay as they are; else those of an answer become its reasoning.
+  bool keep_thinking = false;
 };
 ContentRules content_rules(ContentFormat wanted, const TemplateTraits& traits);
 // The messages with their contents in that shape, and with JSON text as tool call arguments turned into objects.
 Result<json::Value> normalize_messages(const json::Value& messages, const ContentRules& rules);
+// Puts the reasoning of the answers in a conversation where the template looks for it.
+void place_reasoning(json::Value& messages, const TemplateTraits& traits, const ContentRules& rules);
+// Gives the messages of system and developer roles and an order that the template shows.
+void place_instructions(json::Value& messages, const TemplateTraits& traits);
+// Makes an answer with several calls that many answers, each followed by its result.
+void part_calls(json::Value& messages);
+bool is_thinking_part(const json::Value& part);
+// Makes the thinking parts of an answer its reasoning.
+void name_thinking_parts(json::Value& message);
 
 }  // namespace quire::text

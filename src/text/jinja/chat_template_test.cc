@@ -106,12 +106,26 @@ TEST(ChatTemplate, GivesContentsTheShapeThatTheTemplateWants) {
   for (const auto& [content, error] : std::vector<std::pair<std::string, std::string>>{
            {R"([{"type": "text"}])", "messages[0].content[0].text must be a string."},
            {R"(["a", 5])", "messages[0].content[1] must be a string or an object with type and text, not an integer."},
+           {"{}", "messages[0].content must be a string or a list of parts, not an object."},
            {"5", "messages[0].content must be a string or a list of parts, not an integer."}}) {
     for (const char* source : {kPlain, kParts}) {
       const auto wrong = request(R"([{"role": "user", "content": )" + content + "}]");
       EXPECT_EQ(render(*ChatTemplate::parse(source), wrong), "ERROR: " + error);
     }
   }
+}
+
+// Gemma 4's template takes lists of parts from users and prints those of a system message as they are; GLM's, Kimi's
+// and Ministral's do so with results of tools.
+TEST(ChatTemplate, JoinsListsOfTheRolesWhoseListsAreNotTaken) {
+  const auto chat = ChatTemplate::parse(
+      "{% for m in messages %}<{{ m.role }}>{% if m.role == 'user' and m.content is not string %}"
+      "{% for p in m.content %}[{{ p.text }}]{% endfor %}{% else %}{{ m.content }}{% endif %}{% endfor %}");
+  const std::string parts = R"([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}])";
+  const auto mixed =
+      request(R"([{"role": "system", "content": )" + parts + R"(}, {"role": "user", "content": )" + parts +
+              R"(}, {"role": "assistant", "content": "c"}, {"role": "tool", "content": )" + parts + "}]");
+  EXPECT_EQ(render(*chat, mixed), "<system>a\nb<user>[a][b]<assistant>c<tool>a\nb");
 }
 
 TEST(ChatTemplate, ParsesToolCallArguments) {
@@ -126,6 +140,90 @@ TEST(ChatTemplate, ParsesToolCallArguments) {
   EXPECT_NE(render(*chat, request(call + R"("{oops"}}]}])"))
                 .find("messages[0].tool_calls has arguments that are not valid JSON"),
             std::string::npos);
+}
+
+constexpr const char* kHistory =
+    R"([{"role": "user", "content": "q"},
+        {"role": "assistant", "content": "TEXT", "reasoning": "WHY",
+         "tool_calls": [{"id": "abcdefghi", "type": "function", "function": {"name": "f", "arguments": {}}}]},
+        {"role": "tool", "tool_call_id": "abcdefghi", "content": "r"}, {"role": "assistant", "content": "done"}])";
+
+// The templates of GPT-OSS and LFM2.5 read the member thinking of a message, that of Ministral 3 a part of the content.
+// The reasoning of earlier answers was not shown to these models.
+TEST(ChatTemplate, PutsReasoningWhereTheTemplateLooksForIt) {
+  const std::string rest = "{% for c in m.tool_calls or [] %}CALL{% endfor %}|{% endfor %}";
+  const auto member = ChatTemplate::parse(
+      "{% for m in messages %}{% if m.thinking %}({{ m.thinking }}){% endif %}{{ m.content }}" + rest);
+  EXPECT_EQ(render(*member, request(kHistory)), "q|(WHY)TEXTCALL|r|done|");
+  const auto either = ChatTemplate::parse(
+      "{% for m in messages %}{% if m.tool_calls and m.content and m.thinking %}{{ raise_exception('both') }}{% endif "
+      "%}"
+      "{% if m.thinking %}({{ m.thinking }}){% endif %}{{ m.content }}" +
+      rest);
+  EXPECT_EQ(render(*either, request(kHistory)), "q|(WHY\nTEXT)CALL|r|done|");
+  const auto part = ChatTemplate::parse(
+      "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}"
+      "{% if p.type == 'thinking' %}({{ p.thinking }}){% else %}{{ p.text }}{% endif %}{% endfor %}{% endif %}" +
+      rest);
+  EXPECT_EQ(render(*part, request(kHistory)), "q|(WHY)TEXTCALL|r|done|");
+  const auto named =
+      ChatTemplate::parse("{% for m in messages %}{{ m.reasoning }}{{ m.thinking }}{{ m.content }}" + rest);
+  EXPECT_EQ(render(*named, request(kHistory)), "q|WHYTEXTCALL|r|done|");
+  const auto parts = request(
+      R"([{"role": "assistant", "content": [{"type": "thinking", "thinking": "WHY"}, {"type": "text", "text": "TEXT"}]}])");
+  EXPECT_EQ(render(*part, parts), "(WHY)TEXT|");
+  EXPECT_EQ(render(*named, parts), "WHYTEXT|");
+  EXPECT_EQ(render(*member, parts), "(WHY)TEXT|");
+}
+
+// Llama 3's templates refuse an answer with two calls, and those of GPT-OSS and GigaChat 3 show only the first one: a
+// conversation with two calls at once ended with an error, or the model did not see what it had called.
+TEST(ChatTemplate, ShowsCallsOneByOneWhereTheTemplateTakesOne) {
+  const std::string history =
+      R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": "TEXT", "tool_calls": [
+            {"id": "a", "function": {"name": "f", "arguments": "{}"}},
+            {"id": "b", "function": {"name": "g", "arguments": "{}"}}]},
+          {"role": "tool", "tool_call_id": "b", "content": "rb"}, {"role": "tool", "tool_call_id": "a", "content": "ra"},
+          {"role": "tool", "tool_call_id": "c", "content": "rc"}, {"role": "user", "content": "end"}])";
+  const std::string rest = "{{ m.content }}{% for c in m.tool_calls or [] %}";
+  const std::string call = "CALL {{ c.function.name }} {{ c.function.arguments }}";
+  const auto refusing = ChatTemplate::parse(
+      "{% for m in messages %}{% if m.tool_calls and m.tool_calls | length > 1 %}{{ raise_exception('one') }}{% endif "
+      "%}" +
+      rest + call + "{% endfor %}|{% endfor %}");
+  EXPECT_EQ(render(*refusing, request(history)), "q|TEXTCALL f {}|ra|CALL g {}|rb|rc|end|");
+  const auto dropping = ChatTemplate::parse("{% for m in messages %}" + rest + "{% if loop.first %}" + call +
+                                            "{% endif %}{% endfor %}|{% endfor %}");
+  EXPECT_EQ(render(*dropping, request(history)), "q|TEXTCALL f {}|ra|CALL g {}|rb|rc|end|");
+  const auto taking = ChatTemplate::parse("{% for m in messages %}" + rest + call + "{% endfor %}|{% endfor %}");
+  EXPECT_EQ(render(*taking, request(history)), "q|TEXTCALL f {}CALL g {}|rb|ra|rc|end|");
+}
+
+// Qwen's, DeepSeek's, GLM's and other templates leave out messages of the role developer without a word; several show
+// or take only the first system message.
+TEST(ChatTemplate, LosesNoInstructions) {
+  const std::string both = R"([{"role": "system", "content": "a"}, {"role": "developer", "content": "b"},
+                               {"role": "user", "content": "q"}, {"role": "developer", "content": "c"}])";
+  const auto shows = ChatTemplate::parse("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}");
+  EXPECT_EQ(render(*shows, request(both)), "<system>a<developer>b<user>q<developer>c");
+  const auto leaves_out = ChatTemplate::parse(
+      "{% for m in messages %}{% if m.role in ['system', 'user'] %}<{{ m.role }}>{{ m.content }}{% endif %}{% endfor "
+      "%}");
+  EXPECT_EQ(render(*leaves_out, request(both)), "<system>a<system>b<user>q<system>c");
+  const auto first = ChatTemplate::parse(
+      "{% for m in messages %}{% if loop.first or m.role == 'user' %}<{{ m.role }}>{{ m.content }}{% endif %}"
+      "{% endfor %}");
+  EXPECT_EQ(render(*first, request(both)), "<system>a\n\nb<user>q");
+  const auto refuses = ChatTemplate::parse(
+      "{% for m in messages %}{% if m.role == 'system' and not loop.first or m.role == 'developer' %}"
+      "{{ raise_exception('only one') }}{% endif %}<{{ m.role }}>{{ m.content }}{% endfor %}");
+  const auto head = request(R"([{"role": "developer", "content": "a"}, {"role": "system", "content": "b"},
+                                {"role": "user", "content": "q"}])");
+  EXPECT_EQ(render(*refuses, head), "<system>a\n\nb<user>q");
+  const auto none = ChatTemplate::parse(
+      "{% for m in messages %}{% if m.role != 'user' %}{{ raise_exception('no system') }}{% endif %}{{ m.content }}"
+      "{% endfor %}");
+  EXPECT_EQ(render(*none, head), "ERROR: " + std::string(jinja::kRaisedPrefix) + "no system");
 }
 
 TEST(ChatTemplate, PrintsLongIntegersOfArgumentsAsTheyWereSent) {

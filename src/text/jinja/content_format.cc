@@ -100,10 +100,10 @@ Result<std::string> text_of(const json::Value& part, size_t message, size_t inde
   }
   const json::Value* named = part.find("type");
   const std::string type = named != nullptr && named->is_string() ? named->as_string() : "";
-  const char* member = type == "refusal" ? "refusal" : "text";
+  const char* member = type == "refusal" ? "refusal" : type == "thinking" ? "thinking" : "text";
   const json::Value* text = part.find(member);
   if (text != nullptr && text->is_string()) return text->as_string();
-  if (type == "refusal" || type.ends_with("text")) {
+  if (type == member || type.ends_with("text")) {
     return invalid_argument({where(), "[", index, "].", member, " must be a string."});
   }
   return invalid_argument({where(), " has a part of type \"", type.empty() ? "unknown" : utf8::beginning(type, 40),
@@ -127,13 +127,18 @@ json::Value text_part(std::string text) {
   return part;
 }
 
-Result<json::Value> list_parts(const json::Value& content, size_t message) {
+Result<json::Value> list_parts(const json::Value& content, size_t message, bool keep_thinking) {
   json::Array parts;
   if (content.is_string()) {
     parts.push_back(text_part(content.as_string()));
   } else if (content.is_array()) {
     for (size_t i = 0; i < content.as_array().size(); ++i) {
-      QUIRE_ASSIGN(std::string text, text_of(content.as_array()[i], message, i));
+      const json::Value& part = content.as_array()[i];
+      if (keep_thinking && is_thinking_part(part)) {
+        parts.push_back(part);
+        continue;
+      }
+      QUIRE_ASSIGN(std::string text, text_of(part, message, i));
       parts.push_back(text_part(std::move(text)));
     }
   }
@@ -169,23 +174,33 @@ bool contains(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
 }
 
-// Renders one message of a user.
-Result<std::string> probe(const jinja::Template& parsed, json::Value content) {
-  json::Value message{json::Object{}};
-  message.set("role", "user");
-  message.set("content", std::move(content));
+bool is_one_of(const json::Value* role, const std::vector<std::string>& roles) {
+  return role != nullptr && role->is_string() &&
+         std::find(roles.begin(), roles.end(), role->as_string()) != roles.end();
+}
+
+}  // namespace
+
+Result<std::string> probe(const jinja::Template& parsed, json::Array messages, json::Value tools) {
   json::Value context{json::Object{}};
-  context.set("messages", json::Array{std::move(message)});
-  context.set("tools", nullptr);
+  context.set("messages", std::move(messages));
+  context.set("tools", std::move(tools));
   context.set("documents", nullptr);
   context.set("add_generation_prompt", true);
   context.set("bos_token", "");
   context.set("eos_token", "");
   jinja::RenderOptions options;
-  options.limits.max_steps = 200'000;
+  options.limits.max_steps = 50'000;  // a real template needs a few thousand, and there are some twenty probes
   options.limits.max_output_bytes = size_t{1} << 20;
   options.limits.max_memory_bytes = size_t{16} << 20;
   return parsed.render(context, options);
+}
+
+namespace {
+
+// Renders one message of a user.
+Result<std::string> probe_content(const jinja::Template& parsed, json::Value content) {
+  return probe(parsed, {json::Object{{"role", "user"}, {"content", std::move(content)}}}, nullptr);
 }
 
 }  // namespace
@@ -197,8 +212,8 @@ TemplateTraits find_traits(const jinja::Template& parsed) {
   json::Array parts;
   parts.push_back(text_part(std::string(kFirstPart)));
   parts.push_back(text_part(std::string(kSecondPart)));
-  const auto from_list = probe(parsed, std::move(parts));
-  const auto from_string = probe(parsed, std::string(kFirstPart));
+  const auto from_list = probe_content(parsed, std::move(parts));
+  const auto from_string = probe_content(parsed, std::string(kFirstPart));
   const std::string first(kFirstPart);
   const bool takes_lists = from_list.ok() && contains(*from_list, kFirstPart) && contains(*from_list, kSecondPart) &&
                            !contains(*from_list, first + "'") && !contains(*from_list, first + "\"");
@@ -207,17 +222,23 @@ TemplateTraits find_traits(const jinja::Template& parsed) {
   if (takes_lists || (!takes_strings && FormatFinder(parsed.program()).loops_over_content())) {
     traits.format = ContentFormat::kOpenAi;
   }
+  if (takes_lists) find_string_roles(parsed, traits);
+  find_reasoning(parsed, takes_lists, traits);
+  find_calls(parsed, traits);
+  find_instructions(parsed, traits);
   return traits;
 }
 
 ContentRules content_rules(ContentFormat wanted, const TemplateTraits& traits) {
   switch (wanted) {
     case ContentFormat::kAuto:
-      return {.join_lists = traits.format == ContentFormat::kString};
+      return {.join_lists = traits.format == ContentFormat::kString,
+              .joined_roles = traits.string_roles,
+              .keep_thinking = traits.reasoning == ReasoningPlace::kPart};
     case ContentFormat::kString:
       return {.join_lists = true, .fill_null = true};
     case ContentFormat::kOpenAi:
-      return {.list_strings = true, .fill_null = true};
+      return {.list_strings = true, .fill_null = true, .keep_thinking = traits.reasoning == ReasoningPlace::kPart};
     case ContentFormat::kAsIs:
       break;
   }
@@ -233,19 +254,20 @@ Result<json::Value> normalize_messages(const json::Value& messages, const Conten
       return invalid_argument({"messages[", i, "] must be an object, not ", json::describe(message.kind()), "."});
     }
     QUIRE_TRY(parse_arguments(message, i));
+    if (!rules.keep_thinking) name_thinking_parts(message);
     const json::Value* content = message.find("content");
-    if (content != nullptr && (content->is_number() || content->is_bool())) {
+    if (content != nullptr && (content->is_number() || content->is_bool() || content->is_object())) {
       return invalid_argument({"messages[", i, "].content must be a string or a list of parts, not ",
                                json::describe(content->kind()), "."});
     }
     if (content == nullptr || content->is_null()) {
       // As in vLLM, missing content (of an assistant that only calls tools) is empty content.
       if (rules.fill_null) message.set("content", rules.list_strings ? json::Value(json::Array{}) : json::Value(""));
-    } else if (content->is_array() && rules.join_lists) {
+    } else if (content->is_array() && (rules.join_lists || is_one_of(message.find("role"), rules.joined_roles))) {
       QUIRE_ASSIGN(json::Value text, flatten_parts(content->as_array(), i));
       message.set("content", std::move(text));
     } else if (content->is_array() || rules.list_strings) {
-      QUIRE_ASSIGN(json::Value parts, list_parts(*content, i));
+      QUIRE_ASSIGN(json::Value parts, list_parts(*content, i, rules.keep_thinking));
       message.set("content", std::move(parts));
     }
   }
