@@ -357,6 +357,15 @@ bool DraftModelDrafter::run(std::span<const Work> all) {
   return whole;
 }
 
+namespace {
+
+int32_t token_after(const Sequence& sequence, int64_t position) {
+  QUIRE_CHECK(position + 1 < sequence.num_tokens());
+  return sequence.tokens[static_cast<size_t>(position + 1)];
+}
+
+}  // namespace
+
 void AheadDrafter::start(const Step& step) {
   begin_batch();
   started_ = step.number;
@@ -370,9 +379,10 @@ void AheadDrafter::start(const Step& step) {
     if (share.sequence == nullptr) continue;
     Sequence& sequence = *share.sequence;
     const int64_t end = std::min(share.begin + share.count, max_length_);
-    const int64_t known = count > 0 ? share.begin + share.count - share.drafts - 1 : end;  // rows whose next token is
+    // The rows whose next token is known. Nothing follows the last token of a sequence whose hidden states are pooled.
+    const int64_t known = count > 0 ? share.begin + share.count - share.drafts - 1 : sequence.num_tokens() - 1;
     for (int64_t at = share.begin; at < std::min(known, end); ++at) {
-      add_row(sequence, at, sequence.tokens[static_cast<size_t>(at + 1)]);
+      add_row(sequence, at, token_after(sequence, at));
       batch_.hidden_rows.push_back(static_cast<int32_t>(rows + at - share.begin));
     }
     const int64_t sampled = std::min(static_cast<int64_t>(count), end - known);
@@ -398,7 +408,7 @@ void AheadDrafter::follow(const Step& step) {
     const int64_t end = std::min(sequence.num_computed, sequence.num_tokens() - 1);
     if (end > max_length_ || end <= share.begin) continue;
     for (int64_t at = share.begin; at < end; ++at) {
-      add_row(sequence, at, sequence.tokens[static_cast<size_t>(at + 1)]);
+      add_row(sequence, at, token_after(sequence, at));
       batch_.hidden_rows.push_back(static_cast<int32_t>(rows + at - share.begin));
     }
     if (end + 1 == sequence.num_tokens()) want(sequence, end + 1);

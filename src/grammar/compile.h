@@ -73,7 +73,7 @@ Symbol add_marked_literal(Grammar& grammar, std::string_view text, const Special
 class CompilerCache {
  public:
   CompilerCache(std::shared_ptr<const Vocabulary> vocabulary, SpecialTokens special,
-                size_t max_bytes = size_t{256} << 20, const MatcherLimits& limits = {});
+                size_t max_bytes = size_t{64} << 20, const MatcherLimits& limits = {});
   ~CompilerCache();
   Result<std::shared_ptr<const CompiledGrammar>> get(const Spec& spec);
 

@@ -325,7 +325,10 @@ Lexer::TextReach Lexer::text_reach(uint32_t state, int64_t& fuel) {
 
 size_t Lexer::bytes() const {
   std::lock_guard lock(mutex_);
-  return store_.memory() + parts_.capacity() * sizeof(Part) + size_t{state_count_} * 48 + after_char_.size() * 80 +
+  const size_t of_any_grammar = sizeof(Lexer) + chunks_.size() * sizeof(chunks_[0]) +
+                                text_step_.capacity() * sizeof(text_step_[0]) + size_t{1024};  // blocks of the deque
+  return of_any_grammar + store_.memory() + parts_.capacity() * sizeof(Part) + size_t{state_count_} * 48 +
+         after_char_.size() * 80 +
          owned_.size() * (sizeof(Chunk) + kChunk * static_cast<size_t>(classes_.count) * sizeof(uint32_t)) +
          sets_.size() * 100 + lexemes_.size() * sizeof(Regex);
 }

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests of translate() for every kind of constraint, of the cache of compiled ones, and of SpecialTokens.
 #include <gtest/gtest.h>
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/test_sanitized.h"
 #include "grammar/dialect_test_tools.h"
 
 namespace quire::grammar {
@@ -137,6 +141,34 @@ TEST(CompilerCacheTest, DropsTheLeastRecentlyUsed) {
   ASSERT_TRUE(cache.get(choice_spec({"b"})).ok());
   EXPECT_EQ(cache.stats().misses, 4);
 }
+
+#if defined(__GLIBC__)
+// The bug: tables that every lexer has were not counted, so the cache of many small constraints outgrew its bound.
+TEST(CompilerCacheTest, CountsTheMemoryThatItTakes) {
+  if (kSanitized) GTEST_SKIP() << "mallinfo2() knows nothing of a sanitizer's memory";
+  constexpr int kConstraints = 400;
+  for (const bool json : {false, true}) {
+    CompilerCache cache(byte_vocabulary({}, special_texts()), special_tokens());
+    const size_t before = mallinfo2().uordblks;
+    for (int i = 0; i < kConstraints; ++i) {
+      const std::string name = std::to_string(i);
+      const auto grammar = cache.get(json ? json_spec(R"({"properties": {"k)" + name + R"(": {"type": "string"}}})")
+                                          : regex_spec("[a-z]{1," + std::to_string(1 + i % 40) + "}x" + name));
+      ASSERT_TRUE(grammar.ok());
+      Matcher matcher(*grammar);
+      std::vector<uint32_t> mask((*grammar)->vocabulary().mask_words());
+      ASSERT_TRUE(matcher.fill_mask(mask, {}).ok());
+      ASSERT_TRUE(matcher.accept_bytes(json ? "{" : "a"));
+      ASSERT_TRUE(matcher.fill_mask(mask, {}).ok());
+    }
+    const size_t taken = mallinfo2().uordblks - before;
+    ASSERT_TRUE(cache.get(regex_spec("the others are measured again")).ok());
+    const size_t counted = cache.stats().bytes;
+    EXPECT_GT(counted, taken - taken / 10) << (json ? "JSON Schema" : "regex") << ", each " << taken / kConstraints;
+    EXPECT_LT(counted, taken + taken / 4) << (json ? "JSON Schema" : "regex") << ", each " << taken / kConstraints;
+  }
+}
+#endif
 
 TEST(CompilerCacheTest, ThreadsCompileTheSameConstraintOnce) {
   CompilerCache cache(byte_vocabulary({}, special_texts()), special_tokens());

@@ -459,7 +459,7 @@ void Connection::begin_close() {
   arm_read();
 }
 
-void Connection::begin_stop() {
+void Connection::begin_stop(bool waited) {
   switch (phase_) {
     case Phase::kHandshake:
       return drop();
@@ -467,7 +467,11 @@ void Connection::begin_stop() {
     case Phase::kHead:
       // Closing a socket with unread bytes resets the connection, and the client would not learn why. It is sent an
       // answer instead.
-      if (!has_unread_bytes()) return drop();
+      if (!has_unread_bytes()) {
+        if (waited) return drop();
+        // What has just been read may still be in the queue of the thread.
+        return asio::post(worker_.io(), [self = shared_from_this()] { self->begin_stop(true); });
+      }
       if (phase_ == Phase::kIdle) request_start_ = Clock::now();
       forget_request();
       return answer(503, "application/json", error_body(503, kStopping), {}, false);

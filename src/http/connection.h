@@ -150,7 +150,7 @@ class Connection : public Outlet, public std::enable_shared_from_this<Connection
   void wake() override;
   void pump();  // writes what is queued; when an answer has been sent, goes on to the next request
   void sweep(Clock::time_point now);
-  void begin_stop();
+  void begin_stop(bool waited = false);
   void break_off();  // ends a pending answer with an error that says why
   void drop();
 

@@ -265,6 +265,7 @@ struct Server::Impl {
   void accept(size_t index);
   void on_accept(size_t index, Worker& worker, const SystemError& error, Socket socket);
   void take_in(Worker& worker, Socket socket);
+  void take_in_the_last(Acceptor& acceptor);
   void pause_accepting(size_t index, const SystemError& error);
   void arm_refresh();
   bool may_log();  // at most one line in a while, however often it happens
@@ -426,6 +427,18 @@ void Server::Impl::take_in(Worker& worker, Socket socket) {
   });
 }
 
+// Clients that wait to be accepted when the server stops get its answer, too: closing the listener would reset their
+// connections.
+void Server::Impl::take_in_the_last(Acceptor& acceptor) {
+  SystemError error;
+  if (acceptor.is_open()) acceptor.non_blocking(true, error);
+  for (int i = 0; acceptor.is_open() && !error && i < kBacklog; ++i) {
+    Worker& worker = *workers[next_worker++ % workers.size()];
+    Socket socket = acceptor.accept(worker.io().get_executor(), error);
+    if (!error) take_in(worker, std::move(socket));
+  }
+}
+
 void Server::Impl::arm_refresh() {
   if (!tls || !state->options.enable_ssl_refresh) return;
   refresh_timer->expires_after(kRefreshEvery);
@@ -492,7 +505,10 @@ void Server::stop() {
   Impl& impl = *impl_;
   const auto close_acceptors = [&impl] {
     SystemError ignored;
-    for (Acceptor& acceptor : impl.acceptors) acceptor.close(ignored);
+    for (Acceptor& acceptor : impl.acceptors) {
+      if (impl.running) impl.take_in_the_last(acceptor);
+      acceptor.close(ignored);
+    }
     impl.pause_timer->cancel();
     impl.refresh_timer->cancel();
   };
@@ -500,7 +516,11 @@ void Server::stop() {
   if (!impl.running) {
     close_acceptors();
   } else {
-    asio::post(impl.workers[0]->io(), close_acceptors);
+    ++impl.state->connections;  // counts for those that are still to be taken in
+    asio::post(impl.workers[0]->io(), [&impl, close_acceptors] {
+      close_acceptors();
+      impl.state->connection_ended();
+    });
     for (const auto& worker : impl.workers) asio::post(worker->io(), [&worker] { worker->stop_idle(); });
     const double grace = std::max(impl.state->options.shutdown_timeout_s, 0.0);
     const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(grace));

@@ -109,6 +109,35 @@ TEST(HttpServer, AnswersRequestsThatItHasNotReadWhenItStops) {
   stopping.join();
 }
 
+// The bug: connections that were still to be accepted were reset without a word.
+TEST(HttpServer, AnswersClientsThatWaitToBeAcceptedWhenItStops) {
+  ServerOptions options;
+  options.io_threads = 1;
+  Host host(options);
+  std::promise<void> release;
+  host.special = [&](const api::HttpRequest&, const api::ReplyPtr& reply) {
+    release.get_future().wait();  // holds the only I/O thread
+    reply->send(200, "text/plain", "");
+  };
+  Client blocking = host.client();
+  blocking.send(get("/special"));
+  EXPECT_TRUE(eventually([&] { return host.handled == 1; }));
+  std::vector<Client> clients;
+  for (int i = 0; i < 50; ++i) {
+    clients.push_back(host.client());
+    clients.back().send(get("/echo"));
+  }
+  std::thread stopping([&] { host.server->stop(); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // so that the stop is queued
+  release.set_value();
+  for (Client& client : clients) {
+    EXPECT_THAT(client.read_answer().status, AnyOf(200, 503));
+    client.close();
+  }
+  stopping.join();
+  EXPECT_EQ(host.server->num_connections(), 0);
+}
+
 TEST(HttpServer, LetsHandlersEndTheirStreamsWhenItWaitsNoLonger) {
   Host host;
   std::mutex mutex;

@@ -173,7 +173,7 @@ Failure broken_row(int faults) {
   }
   return invalid_argument(
       "Sampling: no token is left: the model's own masks, allowed_token_ids, bad_words, min_tokens and the grammar "
-      "together forbid the whole vocabulary; loosen one of them.");
+      "(which has stop_token_ids only at its end) together forbid the whole vocabulary; loosen one of them.");
 }
 
 bool allows_only_ends(const SamplingParams& params, std::span<const uint32_t> grammar_mask) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <random>
 
 #include "models/golden.h"
@@ -102,6 +103,38 @@ TEST_P(DraftAsync, DraftsAreThoseOfAnEngineThatWaits) {
   if (std::string_view(target) == drafter) {
     EXPECT_EQ(stats[1].accepted_tokens, stats[1].draft_tokens) << "the model is its own draft model";
   }
+}
+
+// The bug: of a request for an embedding, a layer ahead read the token after the last one, and its row could end the
+// server.
+TEST_P(DraftAsync, EmbeddingsAreThoseWithoutDrafts) {
+  const auto [target, drafter] = GetParam();
+  llm::Options options = device_options(target);
+  options.runner = "generate";
+  options.convert = "embed";
+  options.max_num_batched_tokens = 40;  // prompts are computed in chunks
+  const auto embeddings = [&] {
+    const auto engine = make_engine(options);
+    EXPECT_NE(engine, nullptr);
+    std::map<engine::RequestId, std::vector<float>> pooled;
+    EXPECT_TRUE(engine->add(greedy_request({7, 8, 9}, 24)).ok());
+    for (const size_t length : {1, 16, 61}) {
+      engine::Request request;
+      for (size_t i = 0; i < length; ++i) request.prompt.push_back(static_cast<int32_t>(5 + i * 3));
+      request.pool = model::PoolRows::kMean;
+      EXPECT_TRUE(engine->add(std::move(request)).ok());
+    }
+    while (engine->has_work()) {
+      for (const engine::Output& output : engine->step()) {
+        if (!output.pooled.empty()) pooled[output.id].assign(output.pooled.begin(), output.pooled.end());
+      }
+    }
+    return pooled;
+  };
+  const auto truth = embeddings();
+  EXPECT_EQ(truth.size(), 3u);
+  options.speculative_config = config_of(drafter, 3);
+  EXPECT_EQ(truth, embeddings());
 }
 
 INSTANTIATE_TEST_SUITE_P(Drafters, DraftAsync,

@@ -338,3 +338,14 @@ def test_messages_take_an_output_format(server):
     bad = server.post("/v1/messages", {"max_tokens": 5, "messages": MESSAGES,
                                        "output_config": {"format": {"type": "json_schema"}}})
     assert bad.status_code == 400 and "output_config.format.schema" in bad.text
+
+
+def test_a_stop_token_that_the_constraint_needs_is_named(server):
+    # The bug: the error listed everything that may forbid a token, but for the cause.
+    body = {"prompt": "hello", "max_tokens": 20, "temperature": 0, "structured_outputs": {"regex": "a[12]b"}}
+    first, *_, stop = server.ok("/tokenize", {"prompt": "ab", "add_special_tokens": False})["tokens"]
+    for token in (first, stop):
+        refused = server.post("/v1/completions", body | {"stop_token_ids": [token]})
+        assert refused.status_code == 400 and "stop_token_ids" in refused.json()["error"]["message"], refused.text
+    other = server.ok("/tokenize", {"prompt": "2", "add_special_tokens": False})["tokens"]
+    assert server.ok("/v1/completions", body | {"stop_token_ids": other})["choices"][0]["text"] == "a1b"
