@@ -295,6 +295,29 @@ int64_t place_of_v(const KvGeometry& g, bool pairs, int64_t position, int64_t d)
   return pairs ? (position / 2 * g.v_stride + d) * 2 + position % 2 : position * g.v_stride + d;
 }
 
+// A group of positions may be written at once, which must not show: all rows in one call, in calls of a few rows, and
+// one by one, with rows that have no slot.
+TEST(ReshapeAndCache, RowsTogetherHaveTheBytesOfRowsAlone) {
+  for (const AttentionCase& shape : attention_cases()) {
+    for (const Isa isa : tested_isas()) {
+      const PagedCache made = make_paged_cache(shape, 7);
+      const auto rows = static_cast<int64_t>(made.slots.size());
+      std::vector<char> want;
+      for (const int64_t at_once : {int64_t{1}, int64_t{5}, int64_t{37}, rows}) {
+        PagedCache cache = make_paged_cache(shape, 7);
+        for (int64_t row = 19; row < rows; row += 23) cache.slots[static_cast<size_t>(row)] = -1;
+        for (int64_t row = 0; row < rows; row += at_once) {
+          kernels(isa).reshape_and_cache(cache_args(cache), row, std::min(rows, row + at_once));
+        }
+        const char* pages = static_cast<const char*>(cache.layer.pages);
+        const std::vector<char> got(pages, pages + cache.layer.num_pages * cache.layer.page_stride);
+        if (want.empty()) want = got;
+        ASSERT_TRUE(got == want) << shape.name << " " << name(isa) << ", " << at_once << " rows at once";
+      }
+    }
+  }
+}
+
 TEST(ReshapeAndCache, WritesItsOwnSlotsAndNothingElse) {
   for (const AttentionCase& shape : attention_cases()) {
     for (const Isa isa : tested_isas()) {

@@ -611,6 +611,71 @@ void run_item(const AttentionArgs& args, const AttentionItem& item, float* scrat
   release_tiles();
 }
 
+// The places of a position's K and V in pages in pairs: of K, one 32-bit word for two elements, kKvGroup words apart.
+struct PairPlace {
+  uint32_t* k;
+  uint16_t* v;  // of an even position: its elements have gaps for those of the next one
+};
+QUIRE_INLINE PairPlace pair_place(const KvLayer& kv, const KvGeometry& g, int64_t slot, int64_t head) {
+  const int64_t position = slot % kv.block_size;
+  char* at = static_cast<char*>(kv.pages) + slot / kv.block_size * kv.page_stride + head * g.head_bytes;
+  return {reinterpret_cast<uint32_t*>(at) + position / kKvGroup * (kv.head_dim / 2) * kKvGroup + position % kKvGroup,
+          reinterpret_cast<uint16_t*>(at + g.k_bytes) + position / 2 * 2 * kv.v_dim() + position % 2};
+}
+
+void put_position(const ReshapeAndCacheArgs& args, const KvGeometry& g, int64_t row) {
+  const KvLayer& kv = args.kv;
+  const int64_t d = kv.head_dim, v_dim = kv.v_dim();
+  for (int64_t h = 0; h < kv.num_kv_heads; ++h) {
+    const PairPlace to = pair_place(kv, g, args.slot_mapping.data()[row], h);
+    alignas(64) uint16_t rounded[kLanes];
+    for (int64_t i = 0; i < d; i += kLanes) {
+      StoredBF16::put(rounded, load(row_of(args.k, row) + h * d + i));
+      for (int64_t j = 0; j < kLanes / 2; ++j) {
+        __builtin_memcpy(to.k + (i / 2 + j) * kKvGroup, rounded + 2 * j, sizeof(uint32_t));
+      }
+    }
+    for (int64_t i = 0; i < v_dim; i += kLanes) {
+      StoredBF16::put(rounded, load(row_of(args.v, row) + h * v_dim + i));
+      for (int64_t j = 0; j < kLanes; ++j) to.v[2 * (i + j)] = rounded[j];
+    }
+  }
+}
+
+// Rows [row, row + 16) that go to one group of positions: whole lines of K and V.
+void put_group(const ReshapeAndCacheArgs& args, const KvGeometry& g, int64_t row) {
+  const KvLayer& kv = args.kv;
+  const int64_t d = kv.head_dim, v_dim = kv.v_dim();
+  for (int64_t h = 0; h < kv.num_kv_heads; ++h) {
+    const PairPlace to = pair_place(kv, g, args.slot_mapping.data()[row], h);
+    alignas(64) uint16_t rounded[kKvGroup][kStep];
+    const uint16_t* const halves[] = {rounded[0], rounded[kKvHalf]};
+    for (int64_t i = 0; i < d; i += kStep) {
+      for (int64_t r = 0; r < kKvGroup; ++r) {
+        const float* from = row_of(args.k, row + r) + h * d + i;
+        StoredBF16::put(rounded[r], load(from));
+        StoredBF16::put(rounded[r] + kLanes, load(from + kLanes));
+      }
+      turn_k(halves, kStep, kStep, reinterpret_cast<uint8_t*>(to.k + i / 2 * kKvGroup));
+    }
+    for (int64_t r = 0; r < kKvGroup; r += 2) {
+      for (int64_t i = 0; i < v_dim; i += kLanes) {
+        StoredBF16::put(rounded[0], load(row_of(args.v, row + r) + h * v_dim + i));
+        StoredBF16::put(rounded[1], load(row_of(args.v, row + r + 1) + h * v_dim + i));
+        _mm512_storeu_si512(to.v + r * v_dim + 2 * i, pair_rows<StoredBF16>(rounded[0], rounded[1]));
+      }
+    }
+  }
+}
+bool is_group(const ReshapeAndCacheArgs& args, int64_t row, int64_t row_end) {
+  const auto* slots = args.slot_mapping.data() + row;
+  if (row + kKvGroup > row_end || slots[0] < 0 || slots[0] % kKvGroup != 0) return false;
+  for (int64_t i = 1; i < kKvGroup; ++i) {
+    if (slots[i] != slots[0] + i) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 void attention_run(const AttentionArgs& args, const AttentionItem& item, float* scratch) {
@@ -639,28 +704,14 @@ void reshape_and_cache(const ReshapeAndCacheArgs& args, int64_t row_begin, int64
   const KvLayer& kv = args.kv;
   if (!pages_in_pairs(kv)) return avx512::reshape_and_cache(args, row_begin, row_end);
   const KvGeometry g = kv_geometry(kv);
-  const int64_t d = kv.head_dim;
-  const int64_t v_dim = kv.v_dim();
-  for (int64_t row = row_begin; row < row_end; ++row) {
-    const int64_t slot = args.slot_mapping.data()[row];
-    if (slot < 0) continue;
-    const int64_t position = slot % kv.block_size;
-    char* head = static_cast<char*>(kv.pages) + slot / kv.block_size * kv.page_stride;
-    for (int64_t h = 0; h < kv.num_kv_heads; ++h, head += g.head_bytes) {
-      auto* k = reinterpret_cast<uint32_t*>(head) + position / kKvGroup * (d / 2) * kKvGroup + position % kKvGroup;
-      auto* v = reinterpret_cast<uint16_t*>(head + g.k_bytes) + position / 2 * 2 * v_dim + position % 2;
-      alignas(64) uint16_t rounded[kLanes];
-      for (int64_t i = 0; i < d; i += kLanes) {
-        StoredBF16::put(rounded, load(row_of(args.k, row) + h * d + i));
-        for (int64_t j = 0; j < kLanes / 2; ++j) {
-          __builtin_memcpy(k + (i / 2 + j) * kKvGroup, rounded + 2 * j, sizeof(uint32_t));
-        }
-      }
-      for (int64_t i = 0; i < v_dim; i += kLanes) {
-        StoredBF16::put(rounded, load(row_of(args.v, row) + h * v_dim + i));
-        for (int64_t j = 0; j < kLanes; ++j) v[2 * (i + j)] = rounded[j];
-      }
+  for (int64_t row = row_begin; row < row_end;) {
+    if (is_group(args, row, row_end)) {
+      put_group(args, g, row);
+      row += kKvGroup;
+      continue;
     }
+    if (args.slot_mapping.data()[row] >= 0) put_position(args, g, row);
+    ++row;
   }
 }
 
