@@ -38,7 +38,6 @@ class Completions final : public Generation {
   struct Options {
     std::optional<int64_t> logprobs;
     bool echo = false;
-    bool drop_answer = false;  // max_tokens 0: only the prompt was asked for
     bool prompt_logprobs = false;
     bool skip_special = true;
     std::vector<std::string> prompts;  // their texts; only with echo
@@ -110,8 +109,6 @@ class Completions final : public Generation {
     return w.key(std::string_view(quoted).substr(1, quoted.size() - 2));
   }
 
-  int64_t shown_tokens() const { return own_.drop_answer ? 0 : completion_tokens(); }
-
   void write_head(JsonWriter& w) const {
     w.open_object().member("id", options_.id).member("object", "text_completion").member_int("created", created_);
     w.member("model", options_.model);
@@ -128,7 +125,7 @@ class Completions final : public Generation {
     llm::Delta& delta = piece.delta;
     const PromptState& prompt = prompts_[choice.prompt];
     const bool echo_now = own_.echo && !choice.begun;
-    if (own_.drop_answer) {
+    if (options_.drop_answer) {
       delta.text.clear();
       delta.tokens.clear();
       delta.logprobs.clear();
@@ -150,7 +147,7 @@ class Completions final : public Generation {
     w.close_object().close_array();
     if (options_.continuous_usage) {
       w.key("usage");
-      write_usage(w, shown_tokens());
+      write_usage(w, completion_tokens());
     }
     w.close_object();
     send_event(w.text());
@@ -163,7 +160,7 @@ class Completions final : public Generation {
       JsonWriter w;
       write_head(w);
       w.key("choices").open_array().close_array().key("usage");
-      write_usage(w, shown_tokens());
+      write_usage(w, completion_tokens());
       w.close_object();
       send_event(w.text());
     }
@@ -179,7 +176,7 @@ class Completions final : public Generation {
     w.close_array().member_null("service_tier");
     write_fingerprint(w);
     w.key("usage");
-    write_usage(w, shown_tokens());
+    write_usage(w, completion_tokens());
     w.member_null("kv_transfer_params").close_object();
     send_json(*reply_, w.take());
   }
@@ -187,7 +184,7 @@ class Completions final : public Generation {
   void write_choice(JsonWriter& w, Choice& choice) {
     const auto* tokenizer = service_.model().tokenizer().get();
     const PromptState& prompt = prompts_[choice.prompt];
-    if (own_.drop_answer) {
+    if (options_.drop_answer) {
       choice.text.clear();
       choice.tokens.clear();
       choice.logprobs.clear();
@@ -276,7 +273,7 @@ ApiStatus start_completions(Service& service, const HttpRequest& request, const 
   if (max_tokens == 0) {
     if (!own.echo) return bad_field("max_tokens", "must be at least 1, unless echo is true.");
     if (options.return_receipt) return bad_field("return_receipt", "needs an answer, so max_tokens must not be 0.");
-    own.drop_answer = true;
+    options.drop_answer = true;
     max_tokens = 1;
   }
   options.constraint = spec;

@@ -147,8 +147,9 @@ void Generation::take(llm::Delta delta) {
     first_ = std::chrono::steady_clock::now();
   }
   choice.num_tokens += static_cast<int64_t>(delta.tokens.size());
-  completion_tokens_ += static_cast<int64_t>(delta.tokens.size());
-  if (lease_ != nullptr) lease_->add_tokens(static_cast<int64_t>(delta.tokens.size()));
+  const int64_t counted = options_.drop_answer ? 0 : static_cast<int64_t>(delta.tokens.size());
+  completion_tokens_ += counted;
+  if (lease_ != nullptr) lease_->add_tokens(counted);
   const bool ended = delta.finish != engine::FinishReason::kNone;
   choice.seed = delta.seed;
   choice.row_digests.insert(choice.row_digests.end(), delta.row_digests.begin(), delta.row_digests.end());

@@ -63,6 +63,7 @@ struct GenerationOptions {
   bool return_token_ids = false;
   bool tokens_as_ids = false;
   bool return_receipt = false;
+  bool drop_answer = false;                    // max_tokens 0: only the prompt was asked for, so nothing is counted
   bool pools = false;                          // the answer is vectors, not text: it has no receipt
   llm::ConstraintSpec constraint;              // what receipts say of it
   std::shared_ptr<const AnswerFormat> format;  // how answers are parted; null: they are plain text

@@ -89,6 +89,10 @@ def test_usage_is_counted_by_name(keyed):
     assert keyed.metric("quire:key_requests_total", key="ada") == before["requests"] + 1
     assert keyed.metric("quire:key_prompt_tokens_total", key="ada") == before["prompt_tokens"] + usage["prompt_tokens"]
     assert keyed.metric("quire:key_generation_tokens_total", key="ada") == before["generation_tokens"] + 4
+    # A prompt that is only shown and scored has no answer to pay for.
+    answer = ask(keyed, "sk-ada", {"prompt": "hello", "max_tokens": 0, "echo": True, "logprobs": 0})
+    assert answer.json()["usage"]["completion_tokens"] == 0
+    assert keyed.metric("quire:key_generation_tokens_total", key="ada") == before["generation_tokens"] + 4
 
 
 @pytest.mark.parametrize("text, words", [
