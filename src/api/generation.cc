@@ -232,12 +232,14 @@ namespace {
 void append_line(std::string& out, std::string_view json) {
   static constexpr std::pair<std::string_view, std::string_view> kEnds[] = {
       {"\xC2\x85", "\\u0085"}, {"\xE2\x80\xA8", "\\u2028"}, {"\xE2\x80\xA9", "\\u2029"}};
-  const size_t begin = out.size();
-  out += json;
-  for (const auto& [end, escaped] : kEnds) {
-    for (size_t at = begin; (at = out.find(end, at)) != std::string::npos; at += escaped.size()) {
-      out.replace(at, end.size(), escaped);
-    }
+  while (!json.empty()) {
+    const size_t at = std::min(json.find_first_of("\xC2\xE2"), json.size());
+    out += json.substr(0, at);
+    json.remove_prefix(at);
+    const auto* found = std::ranges::find_if(kEnds, [&](const auto& one) { return json.starts_with(one.first); });
+    const size_t length = found != std::end(kEnds) ? found->first.size() : std::min<size_t>(json.size(), 1);
+    out += found != std::end(kEnds) ? found->second : json.substr(0, length);
+    json.remove_prefix(length);
   }
 }
 

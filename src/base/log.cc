@@ -56,7 +56,8 @@ void set_pattern(spdlog::logger& logger) {
 // lost, because whoever logs must go on: after kPatience for the first one, at once for those after it.
 class Outlet {
  public:
-  void look() {
+  // Finds out what standard error is.
+  void inspect() {
     struct stat status = {};
     const std::scoped_lock lock(mutex_);
     may_be_full_ = ::fstat(STDERR_FILENO, &status) == 0 && (S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode));
@@ -136,7 +137,7 @@ void init_logging(const char* level) {
   set_pattern(*logger);
   logger->set_level(spdlog::level::from_str(level));
   spdlog::set_default_logger(std::move(logger));
-  outlet().look();
+  outlet().inspect();
 }
 
 void flush_log() {

@@ -122,7 +122,7 @@ std::string describe_usage_error(const CLI::App& app, const CLI::ParseError& err
   }
   const std::string_view several = ": At Most 1 required but received ";
   if (const size_t at = message.find(several); at != std::string::npos) {
-    return message.substr(0, at) + " is there " + message.substr(at + several.size()) + " times; give it once";
+    return message.substr(0, at) + " was given " + message.substr(at + several.size()) + " times; give it once";
   }
   const std::string unsuitable = unsuitable_value(command, message);
   return unsuitable.empty() ? message : unsuitable;

@@ -488,7 +488,7 @@ def test_a_misspelt_command_or_flag_gets_a_suggestion(quire, wrong, meant):
     (["--log-level", "inof"], "--log-level is 'inof'; did you mean 'info'?"),
     (["--log-level", "loud"], "--log-level is 'loud'; it must be one of debug, info, warning, error"),
     (["--max-tokens"], "--max-tokens needs a value"),
-    (["--max-tokens", "1", "--max-tokens", "2"], "--max-tokens is there 2 times; give it once"),
+    (["--max-tokens", "1", "--max-tokens", "2"], "--max-tokens was given 2 times; give it once"),
 ])
 def test_a_value_that_does_not_suit_a_flag_is_refused(quire, arguments, sentence):
     done = quire("run", "tiny", "hello", *arguments)
