@@ -41,6 +41,15 @@ TEST(Ebnf, RulesMayStandInAnyOrderAndSpanLines) {
   check_ebnf("my-rule.x ::= \"a\"\nroot ::= my-rule.x my-rule.x", {"aa"}, {"a"});
 }
 
+// The bug: names that begin with a digit or "-" were refused, so that no grammar worked that llama.cpp's converter made
+// from a schema with a property such as _id or 2fa.
+TEST(Ebnf, NamesOfRulesMayBeginWithADigitOrAMinus) {
+  check_ebnf("root ::= \"{\" -id-kv (\",\" 2fa-kv)? \"}\"\n-id-kv ::= \"i:\" 0-9\n2fa-kv ::= \"2\"\n0-9 ::= [0-9]{2}",
+             {"{i:12}", "{i:12,2}"}, {"{}", "{i:1}"});
+  check_ebnf("-kv ::= \"x\"\nroot ::= -kv{2} -kv?", {"xx", "xxx"}, {"x"});
+  EXPECT_EQ(spec_error(grammar_spec("root ::= 5")), "The grammar uses the rule \"5\" on line 1, which is not defined.");
+}
+
 TEST(Ebnf, RecursionOfEveryKind) {
   check_ebnf("root ::= \"a\" root | \"b\"", {"b", "ab", "aaab"}, {"", "a", "ba"});
   check_ebnf("root ::= root \"a\" | \"b\"", {"b", "ba", "baaa"}, {"", "ab"});

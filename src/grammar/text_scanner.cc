@@ -67,10 +67,12 @@ Failure TextScanner::wrong_at(size_t pos, std::string_view what) const {
   return invalid_argument({"The grammar is wrong on line ", line_at(pos), ": ", what, "."});
 }
 
-std::string_view TextScanner::take_name(bool dots) {
-  if (!is_letter(peek())) return {};
+std::string_view TextScanner::take_name(bool ebnf) {
+  // Names that programs make from those of a schema's properties begin with a digit or with "-" for any other sign.
+  const bool begins = is_letter(peek()) || (ebnf && (is_digit(peek()) || (peek() == '-' && peek(1) != '>')));
+  if (!begins) return {};
   const size_t begin = pos_;
-  while (is_letter(peek()) || is_digit(peek()) || (dots && peek() == '.') || (peek() == '-' && peek(1) != '>')) ++pos_;
+  while (is_letter(peek()) || is_digit(peek()) || (ebnf && peek() == '.') || (peek() == '-' && peek(1) != '>')) ++pos_;
   return text_.substr(begin, pos_ - begin);
 }
 

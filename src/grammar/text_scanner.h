@@ -48,9 +48,9 @@ class TextScanner {
   Failure wrong(std::string_view what) const { return wrong_at(pos_, what); }
   Failure wrong_at(size_t pos, std::string_view what) const;
 
-  // Letters, digits, '_' and '-', and also '.' if `dots`; empty if there is no name here. It does not begin with a
-  // digit, '-' or '.'.
-  std::string_view take_name(bool dots);
+  // Letters, digits, '_' and '-', and in EBNF also '.'; empty if there is no name here. It does not begin with '.', and
+  // only in EBNF with a digit or '-'.
+  std::string_view take_name(bool ebnf);
   // A string in double quotes, with escapes. REQUIRES: peek() == '"'
   Result<std::string> quoted();
   // What follows a backslash.
