@@ -30,6 +30,10 @@ constexpr std::array<std::pair<std::string_view, Source>, 6> kKinds = {{{"json",
                                                                         {"json_object", Source::kJsonObject},
                                                                         {"structural_tag", Source::kStructuralTag}}};
 
+// What vLLM's StructuredOutputsParams has besides: which library makes the constraint. Programs that send all members
+// of such an object send these, too.
+constexpr std::string_view kWithoutEffect[] = {"disable_fallback", "_backend", "_backend_was_auto"};
+
 bool is_blank(std::string_view text) {
   return text.find_first_not_of(" \t\r\n\v\f") == std::string_view::npos;
 }
@@ -79,7 +83,14 @@ ApiResult<std::optional<Found>> read_format(const json::Value& format, const std
     return bad_field(where, "must be an object with the type text, json_object, json_schema or structural_tag.");
   }
   if (type->as_string() == "text") return std::optional<Found>();
-  if (type->as_string() == "json_object") return std::optional(Found{Source::kJsonObject, where, any_object()});
+  if (type->as_string() == "json_object") {
+    // Servers such as llama.cpp's take a schema beside this type, and clients made for them expect it to hold.
+    const json::Value* schema = member(format, "schema");
+    const bool any = schema == nullptr || (schema->is_object() && schema->as_object().empty());
+    if (any) return std::optional(Found{Source::kJsonObject, where, any_object()});
+    QUIRE_ASSIGN(Found found, json_spec(*schema, where + ".schema"));
+    return std::optional(std::move(found));
+  }
   if (type->as_string() == "json_schema") {
     // response_format has the schema in an object of its own, the others have it beside the type.
     const json::Value* wrapper = member(format, "json_schema");
@@ -152,7 +163,8 @@ ApiResult<std::optional<Found>> read_structured(const json::Value& object, JsonR
   std::optional<Found> found;
   for (const auto& [name, value] : object.as_object()) {
     const std::string where = "structured_outputs." + utf8::beginning(name, 40);
-    if (value.is_null()) continue;
+    if (value.is_null() || std::ranges::find(kWithoutEffect, std::string_view(name)) != std::end(kWithoutEffect))
+      continue;
     if (name == "disable_any_whitespace") {
       QUIRE_ASSIGN(const bool off, flag(value, where));
       rules.any_whitespace = !off;
@@ -217,7 +229,8 @@ std::vector<Field> constraint_fields() {
   return {
       {"response_format",
        FieldType::kObject,
-       "The form of the answer: text, any JSON object, JSON of a schema (json_schema: {schema}), or a structural tag.",
+       "The form of the answer: text, any JSON object, JSON of a schema (json_schema: {schema}; also schema beside the "
+       "type json_object), or a structural tag.",
        {.fallback = "{\"type\": \"text\"}",
         .shape =
             R"("required":["type"],"properties":{"type":{"enum":["text","json_object","json_schema","structural_tag"]}})"}},

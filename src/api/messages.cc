@@ -174,7 +174,7 @@ ApiStatus start_messages(Service& service, const HttpRequest& request, const Rep
   QUIRE_ASSIGN(llm::ConstraintSpec constraint, read_constraint(body));
   params.stop = body.strings("stop_sequences");
   if (params.stop.size() > kMaxStops) {
-    return bad_field("stop_sequences", {"has ", params.stop.size(), " texts; at most 4 are taken."});
+    return bad_field("stop_sequences", {"has ", params.stop.size(), " texts; at most ", kMaxStops, " are taken."});
   }
   QUIRE_ASSIGN(GenerationOptions options, read_options(request, body, service, "msg_"));
   QUIRE_ASSIGN(const ToolSet tools, read_messages_tools(body));

@@ -105,7 +105,7 @@ ApiResult<SamplingParams> read_sampling(const Body& body, const Service& service
   SamplingParams p = service.model().default_params();
   QUIRE_TRY(read_params(body, p));
   if (p.stop.size() > kMaxStops) {
-    return bad_request({"stop has ", p.stop.size(), " texts; at most 4 are taken."}, "stop");
+    return bad_request({"stop has ", p.stop.size(), " texts; at most ", kMaxStops, " are taken."}, "stop");
   }
   if (p.prompt_logprobs && body.boolean("stream", false)) {
     return bad_request("prompt_logprobs are not given in a stream; leave out stream.", "prompt_logprobs");

@@ -10,7 +10,9 @@
 
 namespace quire::api {
 
-constexpr size_t kMaxStops = 4;  // stop strings of a request, as with OpenAI
+// Stop strings of a request. OpenAI takes four, vLLM any number; programs for role play and benchmarks of code send
+// more than four.
+constexpr size_t kMaxStops = 128;
 
 // The rows of the fields that sampling/param_table.h lists.
 std::vector<Field> sampling_param_fields();

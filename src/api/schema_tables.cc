@@ -249,7 +249,7 @@ const Schema& messages_schema() {
                   {.required = true, .no_empty_list = true}),
               row("max_tokens", kInt, "Maximum number of tokens to generate.", {.required = true, .min = 1}),
               row("system", kStringOrParts, "The system prompt: a string or text blocks."),
-              row("stop_sequences", kStrings, "Up to four texts that end the output.", {.no_empty_text = true}),
+              row("stop_sequences", kStrings, "Up to 128 texts that end the output.", {.no_empty_text = true}),
               row("metadata", kObject, "Ignored."),
               row("thinking", kObject, "{type: enabled (with budget_tokens), disabled or adaptive}.",
                   {.shape = kThinking}),

@@ -44,7 +44,7 @@ constexpr ParamInfo kTable[] = {
         {.min = -kInt64Bound, .max = kInt64Bound, .default_text = "random"}),
     row("n", &P::n, kHasFlag, "Number of outputs for the prompt; more than 1 needs a temperature above 0.",
         {.min = 1, .max = kMaxSequences, .flag_doc = "Number of outputs for the prompt; output i uses seed + i"}),
-    row("stop", &P::stop, kHasFlag, "Up to four texts that end the output.",
+    row("stop", &P::stop, kHasFlag, "Up to 128 texts that end the output.",
         {.flag_doc = "Text that ends the output; may be repeated"}),
     row("stop_token_ids", &P::stop_token_ids, kHasFlag, "Token ids that end the output."),
     row("include_stop_str_in_output", &P::include_stop_str_in_output, kHasFlag, "Include the stop string in the text."),

@@ -174,6 +174,26 @@ def test_streams_that_shutdown_cuts_end_with_an_error(start):
     assert texts["whole"].status_code == 503 and "stopping" in texts["whole"].json()["error"]["message"]
 
 
+def test_one_wrong_prompt_of_a_list_is_named(server):
+    """The bug: of many prompts, the error did not say which one was empty or too long."""
+    for prompts, words in ((["hello", ""], "prompt[1]: "), ([[5], [5], [99999]], "prompt[2]: token id 99999"),
+                           (["hello", "hello " * 5000], "prompt[1]: The model's maximum context length")):
+        answer = server.post("/v1/completions", {"prompt": prompts, "max_tokens": 3})
+        assert answer.status_code == 400 and words in answer.json()["error"]["message"], answer.text
+    assert "prompt[" not in server.post("/v1/completions", {"prompt": ["hello " * 5000]}).text
+
+
+def test_more_than_four_stop_strings_are_taken(server):
+    """The bug: programs for vLLM and llama.cpp, which take any number, got a 400 for a fifth stop string."""
+    body = {"prompt": "hello", "max_tokens": 40, "temperature": 0, "ignore_eos": True}
+    text = server.ok("/v1/completions", body)["choices"][0]["text"]
+    stop = [f"never said {i}" for i in range(127)] + [text[7:9]]
+    (choice,) = server.ok("/v1/completions", body | {"stop": stop})["choices"]
+    assert choice["text"] == text[:text.index(text[7:9])] and choice["stop_reason"] == text[7:9]
+    answer = server.post("/v1/completions", body | {"stop": stop + ["x"]})
+    assert answer.status_code == 400 and "at most 128" in answer.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("seed", [0, -2, 1 << 53, (1 << 63) - 512, (1 << 63) - 2, (1 << 63) - 1, -(1 << 63)])
 def test_every_int64_is_a_seed(server, seed):
     body = {"prompt": "hello", "max_tokens": 8, "temperature": 1, "seed": seed, "ignore_eos": True}

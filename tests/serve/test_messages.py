@@ -192,7 +192,7 @@ def test_settings_that_ask_for_nothing_are_fine(client):
     ({"system": [{"type": "text", "text": None}]}, "system[0].text"),
     ({"temperature": 3}, "temperature"),
     ({"top_k": "many"}, "top_k"),
-    ({"stop_sequences": ["a", "b", "c", "d", "e"]}, "stop_sequences"),
+    ({"stop_sequences": ["a"] * 129}, "stop_sequences"),
     ({"stop_sequences": [""]}, "stop_sequences"),
     ({"stop_sequences": "a"}, "stop_sequences"),
     ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking.budget_tokens"),

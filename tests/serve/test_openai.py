@@ -191,7 +191,7 @@ def test_continuing_a_message(client, model, server):
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     ({"top_logprobs": 2}, "top_logprobs"),
     ({"stop": [""]}, "stop"),
-    ({"stop": list("abcde")}, "stop"),
+    ({"stop": ["a"] * 129}, "stop"),
     ({"logit_bias": {"x": 1}}, "logit_bias"),
     ({"logit_bias": {"99999999": 1}}, "logit_bias"),
     ({"stream_options": {"include_usage": True}}, "stream_options"),

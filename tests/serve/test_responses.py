@@ -258,7 +258,7 @@ def test_truncation_auto_drops_the_oldest_turns(client):
     ({"temperature": 3}, "temperature"),
     ({"top_p": 0}, "top_p"),
     ({"top_logprobs": 21}, "top_logprobs"),
-    ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
+    ({"stop": ["a"] * 129}, "stop"),
     ({"stop": ""}, "stop"),
     ({"metadata": {"a": 1}}, "metadata"),
     ({"truncation": "sometimes"}, "truncation"),

@@ -183,6 +183,30 @@ def test_other_kinds_hold(server, constraint, pattern):
             assert re.fullmatch(pattern, choice["message"]["content"]), choice
 
 
+def test_a_schema_beside_json_object_holds(server):
+    """It was ignored: clients made for llama.cpp's server, which takes it there, got any JSON object."""
+    def format_(schema):
+        return {"type": "json_object", "schema": schema}
+
+    for seed in range(4):
+        (choice,) = chat(server, {"response_format": format_(PERSON), "structured_outputs": COMPACT, "seed": seed})
+        assert is_person(json.loads(choice["message"]["content"])), choice
+    any_object = {"structured_outputs": COMPACT, "max_tokens": 20}
+    assert chat(server, any_object | {"response_format": {"type": "json_object"}}) == chat(server, any_object | {"response_format": format_({})})
+    for wrong in (3, {"type": "strnig"}):
+        answer = server.post("/v1/chat/completions", {"messages": MESSAGES, "response_format": format_(wrong)})
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == "response_format.schema", answer.text
+
+
+def test_all_members_of_vllms_class_are_taken(server):
+    """dataclasses.asdict() of vLLM's StructuredOutputsParams has members about its backends, which were refused."""
+    members = {"json": None, "regex": "[ab]{3}", "choice": None, "grammar": None, "json_object": None, "structural_tag": None,
+               "disable_fallback": False, "disable_any_whitespace": False, "disable_additional_properties": False,
+               "whitespace_pattern": None, "_backend": "xgrammar", "_backend_was_auto": True}
+    (choice,) = chat(server, {"structured_outputs": members})
+    assert re.fullmatch("[ab]{3}", choice["message"]["content"])
+
+
 def test_text_is_no_constraint(server):
     (plain,) = chat(server, {"max_tokens": 20})
     (text,) = chat(server, {"max_tokens": 20, "response_format": {"type": "text"}})
