@@ -293,9 +293,15 @@ ApiStatus start_completions(Service& service, const HttpRequest& request, const 
   QUIRE_ASSIGN(const engine::ConstraintPtr constraint, service.model().constrain(spec, checked));
   std::vector<engine::Request> requests;
   size_t total = 0;
-  for (const llm::Prompt& prompt : prompts) {
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const llm::Prompt& prompt = prompts[i];
+    const auto failed = [&](const ApiError& error) -> ApiFailure {
+      return prompts.size() == 1 ? ApiFailure(error) : at_place(error, "prompt[" + std::to_string(i) + "]");
+    };
     if (request.cancelled != nullptr && *request.cancelled) return Ok{};  // nobody waits for the answer
-    QUIRE_ASSIGN(std::vector<int32_t> ids, service.model().tokens_of(prompt));
+    auto read = service.model().tokens_of(prompt);
+    if (!read.ok()) return failed(to_api_error(read.error()).get());
+    std::vector<int32_t> ids = std::move(*read);
     const size_t whole = ids.size();
     truncate_prompt(body, service.model().max_model_len(), ids);
     if (own.echo) own.prompts.push_back(echo_of(service, prompt, ids, ids.size() < whole, own.skip_special));
@@ -305,11 +311,12 @@ ApiStatus start_completions(Service& service, const HttpRequest& request, const 
           "prompt", {"has more than ", kMaxPromptTokens, " tokens in all its entries; send them in several requests."});
     }
     sampling::SamplingParams own_length = params;
-    QUIRE_TRY(fit_length(service, ids.size(), max_tokens, sampling::kDefaultMaxTokens, own_length));
+    const ApiStatus fits = fit_length(service, ids.size(), max_tokens, sampling::kDefaultMaxTokens, own_length);
+    if (!fits.ok()) return failed(fits.error());
     checked.set_max_tokens(*own_length.max_tokens);
-    QUIRE_ASSIGN(engine::Request ready,
-                 service.model().prepare(std::move(ids), checked, common.priority, common.cache_salt, constraint));
-    requests.push_back(std::move(ready));
+    auto ready = service.model().prepare(std::move(ids), checked, common.priority, common.cache_salt, constraint);
+    if (!ready.ok()) return failed(to_api_error(ready.error()).get());
+    requests.push_back(std::move(*ready));
   }
   return std::make_shared<Completions>(service, reply, std::move(options), std::move(own))->start(std::move(requests));
 }

@@ -117,7 +117,7 @@ ApiStatus start_embeddings(Service& service, const HttpRequest& request, const R
   QUIRE_ASSIGN(VectorFormat format, read_vector_format(body));
   QUIRE_ASSIGN(std::vector<llm::PoolPrompt> prompts, read_inputs(service, request, body));
   return std::make_shared<Embeddings>(service, reply, std::move(options), settings, std::move(format))
-      ->begin(request, body, std::move(prompts));
+      ->begin(request, body, std::move(prompts), input_place(body));
 }
 
 // The prompt that the model's files have for an input type, which goes before each text.
@@ -189,14 +189,18 @@ ApiStatus start_cohere(Service& service, const HttpRequest& request, const Reply
                      "has a prompt whose tokens this model's pooling leaves out (include_prompt is false), "
                      "which quire does not do; send the texts without it.");
   }
+  const auto place = [field = std::string(body.has("texts") ? "texts" : "inputs")](size_t i) {
+    return field + "[" + std::to_string(i) + "]";
+  };
   std::vector<llm::PoolPrompt> prompts;
-  for (const std::string& text : texts) {
-    QUIRE_ASSIGN(std::vector<int32_t> ids, text_tokens(service, prompt + text, true, truncation));
-    prompts.push_back({std::move(ids)});
+  for (size_t i = 0; i < texts.size(); ++i) {
+    auto ids = text_tokens(service, prompt + texts[i], true, truncation);
+    if (!ids.ok()) return at_place(ids.error(), place(i));
+    prompts.push_back({std::move(*ids)});
   }
   return std::make_shared<CohereEmbeddings>(service, reply, std::move(options), settings, std::move(types),
                                             std::move(texts))
-      ->begin(request, body, std::move(prompts));
+      ->begin(request, body, std::move(prompts), place);
 }
 
 }  // namespace

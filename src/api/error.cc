@@ -64,6 +64,12 @@ ApiFailure bad_field(std::string_view field, Pieces what) {
   return bad_field(field, joined(what));
 }
 
+ApiFailure at_place(ApiError error, const std::string& place) {
+  error.message = place + ": " + error.message;
+  if (error.param.empty()) error.param = place;
+  return error;
+}
+
 ApiFailure not_found_error(std::string_view message, std::string_view param) {
   return ApiError{404, "NotFoundError", std::string(message), std::string(param)};
 }

@@ -38,6 +38,8 @@ ApiFailure bad_request(Pieces message, std::string_view param = "");
 // The message is the field's name and `what`: "messages[0].role" and "must be a string.".
 ApiFailure bad_field(std::string_view field, std::string_view what);
 ApiFailure bad_field(std::string_view field, Pieces what);
+// Says which of several texts of a request the failure is about: "input[3]: the prompt is empty".
+ApiFailure at_place(ApiError error, const std::string& place);
 ApiFailure not_found_error(std::string_view message, std::string_view param = "");
 // The one place where failures of the layers below become HTTP errors.
 ApiFailure to_api_error(const Error& error);

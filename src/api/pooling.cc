@@ -159,7 +159,7 @@ ApiStatus start_classify(Service& service, const HttpRequest& request, const Rep
   QUIRE_ASSIGN(const auto settings, read_pool_settings(service.model(), body));
   QUIRE_ASSIGN(std::vector<llm::PoolPrompt> prompts, read_inputs(service, request, body));
   return std::make_shared<Classifications>(service, reply, std::move(options), llm::PoolTask::kClassify, settings)
-      ->begin(request, body, std::move(prompts));
+      ->begin(request, body, std::move(prompts), input_place(body));
 }
 
 ApiStatus start_pooling(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
@@ -174,7 +174,7 @@ ApiStatus start_pooling(Service& service, const HttpRequest& request, const Repl
   }
   QUIRE_ASSIGN(std::vector<llm::PoolPrompt> prompts, read_inputs(service, request, body));
   return std::make_shared<Pooled>(service, reply, std::move(options), task, settings, std::move(format))
-      ->begin(request, body, std::move(prompts));
+      ->begin(request, body, std::move(prompts), input_place(body));
 }
 
 void append_value(std::string& out, const void* value, size_t size, bool swap) {
@@ -225,6 +225,7 @@ ApiResult<std::vector<llm::PoolPrompt>> read_inputs(const Service& service, cons
     return reader.take();
   }
   const Value& input = *body.get("input");
+  const PromptPlace place = input_place(body);
   if (is_text(input)) {
     QUIRE_TRY(reader.add_text(input));
   } else if (is_ids(input)) {
@@ -234,9 +235,13 @@ ApiResult<std::vector<llm::PoolPrompt>> read_inputs(const Service& service, cons
   } else if (input.is_array() && input.as_array().empty()) {
     return bad_field("input", "must not be empty.");
   } else if (all(input, is_text) || all(input, is_ids) || all(input, is_conversation)) {
-    for (const Value& one : input.as_array()) {
+    for (size_t i = 0; i < input.as_array().size(); ++i) {
       if (request.cancelled != nullptr && *request.cancelled) break;  // nobody waits for the answer
-      QUIRE_TRY(is_text(one) ? reader.add_text(one) : is_ids(one) ? reader.add_ids(one) : reader.add_conversation(one));
+      const Value& one = input.as_array()[i];
+      ApiStatus added = is_text(one)  ? reader.add_text(one)
+                        : is_ids(one) ? reader.add_ids(one)
+                                      : reader.add_conversation(one);
+      if (!added.ok()) return at_place(added.error(), place(i));
     }
   } else {
     return bad_field("input", kInputPhrase);
@@ -244,14 +249,23 @@ ApiResult<std::vector<llm::PoolPrompt>> read_inputs(const Service& service, cons
   return reader.take();
 }
 
-ApiStatus PoolingAnswer::begin(const HttpRequest& request, const Body& body, std::vector<llm::PoolPrompt> prompts) {
+PromptPlace input_place(const Body& body) {
+  const Value* input = body.get("input");
+  const bool several = input != nullptr && !is_text(*input) && !is_ids(*input) && !is_conversation(*input);
+  return [field = std::string(input != nullptr ? "input" : "messages"), several](size_t i) {
+    return several ? field + "[" + std::to_string(i) + "]" : field;
+  };
+}
+
+ApiStatus PoolingAnswer::begin(const HttpRequest& request, const Body& body, std::vector<llm::PoolPrompt> prompts,
+                               const PromptPlace& place) {
   llm::GenerateRequest common;
   QUIRE_TRY(read_scheduling(request, body, common));
   std::vector<engine::Request> requests;
-  for (llm::PoolPrompt& prompt : prompts) {
-    QUIRE_ASSIGN(engine::Request ready,
-                 service_.model().prepare_pooling(std::move(prompt), task_, common.priority, common.cache_salt));
-    requests.push_back(std::move(ready));
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    auto ready = service_.model().prepare_pooling(std::move(prompts[i]), task_, common.priority, common.cache_salt);
+    if (!ready.ok()) return at_place(to_api_error(ready.error()).get(), place(i));
+    requests.push_back(std::move(*ready));
   }
   return start(std::move(requests));
 }

@@ -2,6 +2,7 @@
 // What the endpoints of embeddings and scores share: their inputs, and answers that are made of pooled vectors.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -24,6 +25,11 @@ ApiResult<std::vector<int32_t>> text_tokens(const Service& service, const std::s
 ApiResult<std::vector<llm::PoolPrompt>> read_inputs(const Service& service, const HttpRequest& request,
                                                     const Body& body);
 
+// Which part of the request a prompt is, for errors: "input[3]".
+using PromptPlace = std::function<std::string(size_t)>;
+// The same for prompts of read_inputs. It may be called as long as the body lives.
+PromptPlace input_place(const Body& body);
+
 // A request under way whose prompts are pooled. A derived class writes the answer from rows().
 class PoolingAnswer : public Generation {
  public:
@@ -32,7 +38,8 @@ class PoolingAnswer : public Generation {
       : Generation(service, std::move(reply), std::move(options)), task_(task), settings_(settings) {}
 
   // Checks and submits the prompts.
-  ApiStatus begin(const HttpRequest& request, const Body& body, std::vector<llm::PoolPrompt> prompts);
+  ApiStatus begin(const HttpRequest& request, const Body& body, std::vector<llm::PoolPrompt> prompts,
+                  const PromptPlace& place);
 
  protected:
   void piece(Choice&, Piece&) final {}

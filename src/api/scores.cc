@@ -13,27 +13,46 @@ namespace {
 using llm::ScoreKind;
 
 // Queries and documents, matched 1:1, 1:N or N:N.
+struct Side {
+  const char* field = "";
+  bool list = false;
+  std::vector<std::string> texts;
+
+  size_t size() const { return texts.size(); }
+};
 struct Pairs {
-  std::vector<std::string> queries, documents;
+  Side queries, documents;
 
   size_t size() const { return documents.size(); }
   size_t query_of(size_t document) const { return queries.size() == 1 ? 0 : document; }
 };
 
+// The places of the prompts that PairPrompts makes: queries, then documents, or the pairs by their documents.
+PromptPlace places_of(const Pairs& pairs, ScoreKind kind) {
+  const auto of = [](const Side& side) {
+    return [field = side.field, list = side.list](size_t i) {
+      return list ? std::string(field) + "[" + std::to_string(i) + "]" : std::string(field);
+    };
+  };
+  const size_t queries = kind == ScoreKind::kCross ? 0 : pairs.queries.size();
+  return [queries, query = of(pairs.queries), document = of(pairs.documents)](size_t i) {
+    return i < queries ? query(i) : document(i - queries);
+  };
+}
+
 // A text, a list of texts, or objects with a text.
-ApiResult<std::vector<std::string>> read_side(const Body& body, std::initializer_list<const char*> names) {
+ApiResult<Side> read_side(const Body& body, std::initializer_list<const char*> names) {
   for (const char* name : names) {
     const json::Value* value = body.get(name);
     if (value == nullptr) continue;
     const auto text_of = [](const json::Value& v) -> const json::Value* { return v.is_object() ? v.find("text") : &v; };
-    std::vector<std::string> out;
-    const bool list = value->is_array();
-    for (const json::Value& one : list ? value->as_array() : json::Array{*value}) {
+    Side out{name, value->is_array(), {}};
+    for (const json::Value& one : out.list ? value->as_array() : json::Array{*value}) {
       const json::Value* text = text_of(one);
       if (text == nullptr || !text->is_string()) return bad_field(name, "must be a text or a list of texts.");
-      out.push_back(text->as_string());
+      out.texts.push_back(text->as_string());
     }
-    if (out.empty()) return bad_field(name, "must not be empty.");
+    if (out.texts.empty()) return bad_field(name, "must not be empty.");
     if (out.size() > kMaxInputs) {
       return bad_field(name, {"has more than ", kMaxInputs, " texts; send several requests."});
     }
@@ -108,7 +127,7 @@ class Ranking final : public Scores {
     w.key("results").open_array();
     for (const size_t i : order) {
       w.open_object().member_int("index", static_cast<int64_t>(i)).key("document").open_object();
-      w.member("text", pairs_.documents[i]).member_null("multi_modal").close_object();
+      w.member("text", pairs_.documents.texts[i]).member_null("multi_modal").close_object();
       w.key("relevance_score").number32(found[i]).close_object();
     }
     send_json(*reply_, w.close_array().close_object().take());
@@ -132,13 +151,14 @@ class PairPrompts {
 
   ApiResult<std::vector<llm::PoolPrompt>> all(const Pairs& pairs, ScoreKind kind) const {
     std::vector<llm::PoolPrompt> out;
-    if (kind != ScoreKind::kCross) {
-      for (const std::string& query : pairs.queries) QUIRE_TRY(add_text(query, limits_.first, out));
-      for (const std::string& document : pairs.documents) QUIRE_TRY(add_text(document, limits_.second, out));
-      return out;
-    }
-    for (size_t d = 0; d < pairs.size(); ++d) {
-      QUIRE_TRY(add_pair(pairs.queries[pairs.query_of(d)], pairs.documents[d], out));
+    const size_t queries = pairs.queries.size();
+    const size_t count = kind == ScoreKind::kCross ? pairs.size() : queries + pairs.size();
+    for (size_t i = 0; i < count; ++i) {
+      ApiStatus added = kind == ScoreKind::kCross
+                            ? add_pair(pairs.queries.texts[pairs.query_of(i)], pairs.documents.texts[i], out)
+                        : i < queries ? add_text(pairs.queries.texts[i], limits_.first, out)
+                                      : add_text(pairs.documents.texts[i - queries], limits_.second, out);
+      if (!added.ok()) return at_place(added.error(), places_of(pairs, kind)(i));
     }
     return out;
   }
@@ -199,9 +219,10 @@ ApiStatus start_score(Service& service, const HttpRequest& request, const ReplyP
                                  " queries and ", pairs.documents.size(), " documents."});
   }
   QUIRE_ASSIGN(ScoreStart start, prepare_scores(service, body, pairs));
+  const PromptPlace place = places_of(pairs, start.kind);
   return std::make_shared<Scores>(service, reply, std::move(options), start.task, start.settings, start.kind,
                                   std::move(pairs))
-      ->begin(request, body, std::move(start.prompts));
+      ->begin(request, body, std::move(start.prompts), place);
 }
 
 ApiStatus start_rerank(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
@@ -213,10 +234,11 @@ ApiStatus start_rerank(Service& service, const HttpRequest& request, const Reply
   QUIRE_ASSIGN(pairs.documents, read_side(body, {"documents"}));
   if (pairs.queries.size() != 1) return bad_field("query", "must be one text.");
   QUIRE_ASSIGN(ScoreStart start, prepare_scores(service, body, pairs));
+  const PromptPlace place = places_of(pairs, start.kind);
   const int64_t top_n = body.integer("top_n").value_or(0);
   return std::make_shared<Ranking>(service, reply, std::move(options), start.task, start.settings, start.kind,
                                    std::move(pairs), top_n)
-      ->begin(request, body, std::move(start.prompts));
+      ->begin(request, body, std::move(start.prompts), place);
 }
 
 }  // namespace

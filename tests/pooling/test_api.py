@@ -181,6 +181,15 @@ WRONG = [
     ("/v2/embed", {"model": "bert", "texts": ["a"], "inputs": [{"content": []}]}, 400, "either texts or inputs"),
     ("/v2/embed", {"model": "bert", "texts": ["a"], "embedding_types": ["int4"]}, 400, "embedding_types"),
     ("/v2/embed", {"model": "bert", "texts": ["page " * 400], "truncate": "NONE"}, 400, "tokens"),
+    # The bug: of many texts, no error said which one was wrong.
+    ("/v1/embeddings", {"model": "qwen3-embedding", "input": ["a", [], ""]}, 400, "must be a text"),
+    ("/v1/embeddings", {"model": "bert", "input": ["a", "page " * 400]}, 400, "input[1]: the input has"),
+    ("/v1/embeddings", {"model": "bert", "input": [[7], [7, 99999]]}, 400, "input[1]: token id 99999"),
+    ("/v1/embeddings", {"model": "bert", "input": "page " * 400}, 400, "input: the input has"),
+    ("/v2/embed", {"model": "bert", "texts": ["a", "page " * 400], "truncate": "NONE"}, 400, "texts[1]: the input has"),
+    ("/score", {"model": "bert", "queries": "a", "documents": ["b", "page " * 400]}, 400, "documents[1]: the input has"),
+    ("/score", {"model": "bert", "text_1": ["a", "page " * 400], "text_2": ["b", "c"]}, 400, "text_1[1]: the input has"),
+    ("/rerank", {"model": "bert-cross", "query": "a", "documents": ["b", "page " * 400]}, 400, "documents[1]: the input has"),
 ]
 
 
