@@ -85,8 +85,15 @@ Status add_receipt(const json::Value& value, const std::string& place, std::vect
   return {};
 }
 
-// Adds the receipts of a reply, of an event of a stream, or of a line of --record-requests.
+// Adds the receipts of a reply, of an event of a stream, or of a line of --record-requests; or of a list of these.
 Status add_receipts(const json::Value& value, const std::string& place, Streams& streams, std::vector<Found>& out) {
+  if (value.is_array()) {
+    size_t number = 0;
+    for (const json::Value& one : value.as_array()) {
+      QUIRE_TRY(add_receipts(one, place + "[" + std::to_string(number++) + "]", streams, out));
+    }
+    return {};
+  }
   if (value.find("logits") != nullptr) return add_receipt(value, place, out);
   if (const json::Value* receipts = value.find("receipts"); receipts != nullptr && receipts->is_array()) {
     size_t index = 0;

@@ -169,7 +169,9 @@ Status read_params(const Value& value, SamplingParams& params) {
 
 constexpr const char* kKinds[] = {"json", "regex", "choice", "grammar", "structural_tag"};  // of grammar::Spec
 
-Value constraint_json(const ConstraintSpec& spec) {
+// A schema or tag is a text: the order of its members counts, and programs that keep replies as JSON (Postgres' jsonb,
+// JavaScript) sort members and write 1.0 as 1. `as_text` is false for receipts that have it as a value.
+Value constraint_json(const ConstraintSpec& spec, bool as_text) {
   const ReasoningRules& rules = spec.reasoning;
   if (!spec.grammar && !(rules.starts_inside && rules.token_budget)) return nullptr;
   Value out{json::Object{}};
@@ -177,7 +179,7 @@ Value constraint_json(const ConstraintSpec& spec) {
   if (spec.grammar) {
     const grammar::Spec& g = *spec.grammar;
     out.set("kind", kKinds[static_cast<size_t>(g.kind)]);
-    out.set("json", g.json);
+    out.set("json", as_text && !g.json.is_null() ? Value(json::dump(g.json)) : g.json);
     out.set("text", g.text);
     out.set("choice", list_json(g.choice));
     out.set("any_whitespace", g.any_whitespace);
@@ -208,6 +210,11 @@ Status read_constraint(const Value& value, ConstraintSpec& spec) {
     if (known == std::end(kKinds)) return wrong("constraint.kind", "a kind of constraint");
     g.kind = static_cast<grammar::Spec::Kind>(known - std::begin(kKinds));
     if (const Value* schema = value.find("json")) g.json = *schema;
+    if (g.json.is_string()) {
+      auto parsed = json::parse(g.json.as_string());
+      if (!parsed.ok()) return wrong("constraint.json", "the text of JSON");
+      g.json = std::move(*parsed);
+    }
     QUIRE_TRY(read_member(value, "text", g.text));
     QUIRE_TRY(read_member(value, "choice", g.choice));
     QUIRE_TRY(read_member(value, "any_whitespace", g.any_whitespace));
@@ -242,7 +249,7 @@ Status read_rows(const Value& value, std::vector<uint64_t>& rows) {
 }
 
 // Everything but the digest.
-Value contents(const Receipt& receipt) {
+Value contents(const Receipt& receipt, bool schema_as_text = true) {
   const Origin& origin = receipt.origin;
   Value out{json::Object{}};
   out.set("version", static_cast<int64_t>(receipt.version));
@@ -256,7 +263,7 @@ Value contents(const Receipt& receipt) {
   out.set("max_model_len", origin.max_model_len);
   if (!origin.adapter.empty()) out.set("adapter", origin.adapter);
   out.set("sampling", params_json(receipt.params));
-  out.set("constraint", constraint_json(receipt.constraint));
+  out.set("constraint", constraint_json(receipt.constraint, schema_as_text));
   out.set("kept_special", ids_json(receipt.kept_special));
   out.set("prompt_token_ids", ids_json(receipt.prompt));
   out.set("token_ids", ids_json(receipt.tokens));
@@ -338,7 +345,9 @@ Result<ReadReceipt> read_receipt(const json::Value& value) {
   QUIRE_TRY(read_params(sampling == nullptr ? Value() : *sampling, receipt.params));
   const Value* constraint = value.find("constraint");
   QUIRE_TRY(read_constraint(constraint == nullptr ? Value() : *constraint, receipt.constraint));
-  out.intact = digest == digest_of(json::dump(contents(receipt))).hex();
+  const Value* schema = constraint == nullptr ? nullptr : constraint->find("json");
+  const bool as_text = schema == nullptr || schema->is_string();
+  out.intact = digest == digest_of(json::dump(contents(receipt, as_text))).hex();
   return out;
 }
 

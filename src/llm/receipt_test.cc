@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/digest.h"
 #include "sampling/param_table.h"
 
 namespace quire::llm {
@@ -50,6 +51,48 @@ TEST(Receipt, DoesNotDependOnTheOrderOfMembers) {
   const auto read = read_receipt(value);
   ASSERT_TRUE(read.ok()) << read.error().message;
   EXPECT_TRUE(read->intact);
+}
+
+// Members in the order of their names and numbers without a fraction as integers, as some programs keep JSON.
+json::Value tidied(const json::Value& value) {
+  if (value.kind() == json::Kind::kDouble &&
+      value.as_double() == static_cast<double>(static_cast<int64_t>(value.as_double()))) {
+    return static_cast<int64_t>(value.as_double());
+  }
+  json::Value out = value;
+  if (out.is_array()) {
+    for (json::Value& item : out.as_array()) item = tidied(item);
+  } else if (out.is_object()) {
+    for (json::Member& member : out.as_object()) member.second = tidied(member.second);
+    std::ranges::sort(out.as_object(), {}, &json::Member::first);
+  }
+  return out;
+}
+
+// The bug: the schema of an answer was a value, and a program that sorts its members or writes 1.0 as 1 made a receipt
+// that "was changed" of it.
+TEST(Receipt, SurvivesProgramsThatSortMembersAndShortenNumbers) {
+  Receipt receipt = sample();
+  receipt.constraint.grammar->json = *json::parse(
+      R"({"type": "object", "properties": {"b": {"minimum": 1.0}, "a": {"const": 18446744073709551615}}})");
+  const json::Value value = receipt.to_json();
+  const auto read = read_receipt(tidied(value));
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_TRUE(read->intact);
+  EXPECT_EQ(json::dump(read->receipt.constraint.grammar->json), json::dump(receipt.constraint.grammar->json));
+}
+
+TEST(Receipt, ASchemaMayBeAValueAsInEarlierReceipts) {
+  json::Value value = sample().to_json();
+  json::Value constraint = *value.find("constraint");
+  constraint.set("json", sample().constraint.grammar->json);
+  value.set("constraint", constraint);
+  std::erase_if(value.as_object(), [](const json::Member& member) { return member.first == "digest"; });
+  value.set("digest", digest_of(json::dump(value)).hex());
+  const auto read = read_receipt(value);
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_TRUE(read->intact);
+  EXPECT_EQ(json::dump(read->receipt.to_json()), json::dump(sample().to_json()));
 }
 
 // A different value of the same type.

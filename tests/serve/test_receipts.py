@@ -195,6 +195,30 @@ def test_a_pretty_printed_reply_and_standard_input_are_read(reply, folder, tmp_p
     assert done.returncode == 0 and done.stdout.startswith("standard input, choice 0: same bits"), done
 
 
+def test_a_constrained_reply_that_was_sorted_verifies(start, verify):
+    """The bug: a database or program that sorts the members of JSON, or writes 1.0 as 1, made it a changed receipt."""
+    schema = {"type": "object", "properties": {"b": {"type": "integer", "minimum": 0.0, "maximum": 9.0}, "a": {"type": "boolean"}},
+              "required": ["b", "a"]}
+    body = {"prompt": "x", "max_tokens": 40, "seed": 1, "return_receipt": True, "structured_outputs": {"json": schema}}
+    reply = start("tiny").ok("/v1/completions", body)
+
+    def tidy(value):
+        if isinstance(value, dict):
+            return {name: tidy(value[name]) for name in sorted(value)}
+        if isinstance(value, list):
+            return [tidy(item) for item in value]
+        return int(value) if isinstance(value, float) and value.is_integer() else value
+
+    code, output = verify(tidy(reply))
+    assert code == 0 and "same bits" in output, output
+
+
+def test_a_list_of_replies_is_read(reply, verify):
+    """The bug: a file with a list of replies had "no receipt", and the advice was to ask for one."""
+    code, output = verify([reply, {"answers": [], "choices": []}, reply])
+    assert code == 0 and output.count("same bits: 12 tokens") == 4 and "reply.json[2], choice 1: " in output, output
+
+
 CHANGES = {
     "temperature": lambda r: r["sampling"].update(temperature=0.81),
     "top_k": lambda r: r["sampling"].update(top_k=50),
@@ -409,7 +433,7 @@ def test_other_settings_cannot_be_checked(reply, verify):
 
 
 def test_files_without_receipts_are_refused(folder, tmp_path):
-    for text, sentence in (("{}", "has no receipt"), ("", "cannot be read or is empty"), ("{]", "line 1"),
+    for text, sentence in (("{}", "has no receipt"), ("[]", "has no receipt"), ("[3]", "has no receipt"), ("", "cannot be read or is empty"), ("{]", "line 1"),
                            ('{"choices": [{"receipt": {"version": 1}}]}', "choice 0: the receipt's quire is missing"),
                            ('{"choices": [{"receipt": 5}]}', "choice 0: the receipt is an integer"),
                            ('{"choices": [5], "receipts": [[]]}', "choice 0: the receipt is an array")):
