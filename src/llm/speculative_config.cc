@@ -3,9 +3,12 @@
 #include "llm/speculative_config.h"
 
 #include <algorithm>
+#include <mutex>
+#include <set>
 #include <vector>
 
 #include "base/json.h"
+#include "base/log.h"
 #include "base/suggest.h"
 #include "model/config/decoder_config.h"
 
@@ -54,6 +57,40 @@ constexpr Field kFields[] = {{"method", nullptr},
                              {"draft_tensor_parallel_size", "eagle3"}};
 
 constexpr MethodName kDraftModel = {"draft_model", Method::kDraftModel};
+
+// Fields of vLLM's that could change no answer here: how its drafters run, and when drafts are too many, which follows
+// from the load (DraftPace).
+constexpr std::string_view kWithoutEffect[] = {"enforce_eager", "disable_by_batch_size",
+                                               "disable_padded_drafter_batch"};
+
+// The flag is read several times: it is checked, and then every part that needs it reads it.
+void warn_once(const std::string& name) {
+  static std::mutex mutex;
+  static std::set<std::string> warned;
+  const std::lock_guard lock(mutex);
+  if (warned.insert(name).second) log_warn("--speculative-config: '{}' has no effect here", name);
+}
+
+// Takes out what says nothing: null, fields without effect, and vLLM's older name of prompt lookup, a model "[ngram]".
+json::Value without_empty(const json::Value& config) {
+  json::Value out{json::Object{}};
+  for (const auto& [name, value] : config.as_object()) {
+    if (value.is_null()) continue;
+    if (std::ranges::find(kWithoutEffect, std::string_view(name)) != std::end(kWithoutEffect)) {
+      warn_once(name);
+    } else {
+      out.set(name, value);
+    }
+  }
+  const json::Value* model = out.find("model");
+  const json::Value* method = out.find("method");
+  const bool lookup =
+      model != nullptr && model->is_string() && (model->as_string() == "[ngram]" || model->as_string() == "ngram");
+  if (!lookup || (method != nullptr && !(method->is_string() && method->as_string() == "ngram"))) return out;
+  std::erase_if(out.as_object(), [](const json::Member& member) { return member.first == "model"; });
+  out.set("method", "ngram");
+  return out;
+}
 
 Result<MethodName> read_method(const json::Value& config) {
   if (config.find("method") == nullptr && config.find("model") != nullptr) return kDraftModel;
@@ -163,7 +200,7 @@ Result<SpeculativeConfig> parse_speculative_config(std::string_view text) {
   if (!config.ok() || !config->is_object()) {
     return invalid_argument({"--speculative-config must be a JSON object such as ", kExample});
   }
-  auto parsed = read(*config);
+  auto parsed = read(without_empty(*config));
   if (!parsed.ok()) return Error{parsed.error().code, "--speculative-config: " + parsed.error().message};
   return parsed;
 }

@@ -30,6 +30,26 @@ TEST(SpeculativeConfig, ReadsTheFields) {
   EXPECT_EQ(one->options.prompt_lookup_min, 3);
 }
 
+// The bug: configurations of vLLM with members that are null or change no answer, and its older name of prompt lookup,
+// were refused.
+TEST(SpeculativeConfig, TakesWhatProgramsForVllmSend) {
+  for (
+      const char* json :
+      {R"({"model": "[ngram]", "num_speculative_tokens": 5, "prompt_lookup_max": 4, "prompt_lookup_min": null})",
+       R"({"model": "ngram", "method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4})",
+       R"({"method": "ngram", "model": null, "num_speculative_tokens": 5, "prompt_lookup_max": 4, "enforce_eager": true,
+            "disable_by_batch_size": 8, "disable_padded_drafter_batch": false, "max_model_len": null})"}) {
+    const auto ngram = parse_speculative_config(json);
+    ASSERT_TRUE(ngram.ok()) << ngram.error().message;
+    EXPECT_EQ(ngram->options.method, engine::SpeculationOptions::Method::kNgram);
+    EXPECT_EQ(ngram->options.num_tokens, 5);
+    EXPECT_EQ(ngram->options.prompt_lookup_max, 4);
+    EXPECT_EQ(ngram->options.prompt_lookup_min, 4);
+    EXPECT_EQ(ngram->model, "");
+  }
+  EXPECT_NE(error_of(R"({"method": "suffix", "model": "[ngram]"})"), "");
+}
+
 TEST(SpeculativeConfig, ReadsADraftModel) {
   const auto draft = parse_speculative_config(
       R"({"model": "a/b", "num_speculative_tokens": 3, "max_model_len": 512, "draft_tensor_parallel_size": 1})");

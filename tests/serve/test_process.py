@@ -89,6 +89,14 @@ def test_a_default_that_no_request_could_have_is_not_used(start, folder):
     one.stop()
 
 
+def test_fields_of_speculation_without_effect_are_named_once(start):
+    """vLLM's enforce_eager among them was an error; the flag is read several times, but the log has one line."""
+    config = {"model": "[ngram]", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "enforce_eager": True}
+    server = start("tiny", "--speculative-config", json.dumps(config))
+    assert server.log.count("'enforce_eager' has no effect") == 1, server.log
+    assert server.stop() == 0
+
+
 def test_neutral_values_of_refused_flags_are_fine_and_a_config_file_gives_flags(start, folder):
     (folder / "serve.yaml").write_text("# flags\nserved-model-name:\n  - filed\nmax_num_seqs: 3\nenable-prefix-caching: false\n"
                                        "port: 1\n")
