@@ -107,6 +107,9 @@ TEST(JsonSchema, Numbers) {
       {R"({"minimum":5,"exclusiveMinimum":true})", {"5.1", "6"}, {"5", "5.0", "4"}},
       {R"({"type":"integer","multipleOf":7})", {"0", "7", "-49", "7007"}, {"1", "8", "50"}},
       {R"({"multipleOf":0.01})", {"1", "19.99", "0.5", "1.230"}, {"0.001", "1.234"}},
+      // The bug: every remainder was a state, so round divisors above 3,000 or so were too much for the lexer.
+      {R"({"type":"integer","multipleOf":86400})", {"0", "86400", "-172800", "864000000"}, {"8640", "86401", "400"}},
+      {R"({"type":"integer","multipleOf":1000000})", {"0", "1000000", "-90000000"}, {"100000", "1500000", "1"}},
       {R"({"multipleOf":0.075})", {"0.075", "0.15", "3", "-0.3"}, {"0.1", "0.0075"}},
       {R"({"type":"integer","not":{"enum":[3,5]},"minimum":2,"maximum":6})",
        {"2", "4", "6"},

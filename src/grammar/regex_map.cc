@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // RegexStore: replacing bytes by their spellings, decimal multiples, and a look at leading repetitions.
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "grammar/regex.h"
@@ -30,8 +31,37 @@ Regex RegexStore::digits_multiple_of(uint32_t divisor) {
   return {s.multiple(divisor, 0)};
 }
 
+namespace {
+
+// What decides which digits may follow a remainder. A continuation w of i digits makes a multiple exactly if
+// r * 10^i + w is one. Once 10^i has all factors 2 and 5 of the divisor, only the remainder of r by the other factors
+// matters; of each shorter length there is one w at most. So 10,000 has 5 kinds of remainders, and not 10,000.
+std::vector<uint32_t> continuations(uint32_t divisor, uint32_t remainder) {
+  std::vector<uint32_t> out = {divisor};
+  uint64_t power = 1;
+  uint64_t shifted = remainder;  // r * 10^i modulo the divisor
+  uint32_t others = divisor;
+  for (uint32_t common = std::gcd(others, 10u); common > 1; common = std::gcd(others, 10u)) {
+    const uint64_t wanted = (divisor - shifted) % divisor;
+    out.push_back(wanted < power ? static_cast<uint32_t>(wanted) : divisor);
+    shifted = shifted * 10 % divisor;
+    power = std::min<uint64_t>(power * 10, divisor);
+    others /= common;
+  }
+  out.push_back(remainder % others);
+  return out;
+}
+
+}  // namespace
+
+uint32_t RegexStore::State::representative(uint32_t divisor, uint32_t remainder) {
+  if (std::gcd(divisor, 10u) == 1) return remainder;
+  return remainders.try_emplace(continuations(divisor, remainder), remainder).first->second;
+}
+
 uint32_t RegexStore::State::multiple(uint32_t divisor, uint32_t remainder) {
-  return intern({.kind = Kind::kMultiple, .nullable = remainder == 0, .a = divisor, .b = remainder});
+  const uint32_t kept = representative(divisor, remainder);
+  return intern({.kind = Kind::kMultiple, .nullable = kept == 0, .a = divisor, .b = kept});
 }
 
 uint32_t RegexStore::State::derive_multiple(const Node& node, uint8_t byte) {

@@ -50,6 +50,7 @@ struct RegexStore::State {
   std::vector<uint64_t> visited;  // by node: the last walk that came here
   uint64_t visit = 0;
   std::vector<uint32_t> number_sets;  // the sets of each digit and of the point, once a kMultiple exists
+  std::map<std::vector<uint32_t>, uint32_t> remainders;  // by what may follow: the remainder that stands for its equals
   uint32_t anything = 0, any_char = 0, any_text = 0;
 
   const Node& node(uint32_t index) const { return nodes[index]; }
@@ -73,6 +74,7 @@ struct RegexStore::State {
   uint32_t repeat(uint32_t a, uint32_t min, uint32_t max);
   uint32_t chars(std::span<const CodePointRange> ranges);
   uint32_t multiple(uint32_t divisor, uint32_t remainder);
+  uint32_t representative(uint32_t divisor, uint32_t remainder);
 
   uint32_t derive(uint32_t index, uint8_t byte, int depth = 0);
   uint32_t derive_concat(uint32_t index, uint8_t byte, int depth);

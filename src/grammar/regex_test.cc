@@ -57,6 +57,17 @@ TEST(RegexStore, CountsRepetitions) {
   EXPECT_FALSE(store.full());
 }
 
+TEST(RegexStore, FindsMultiplesOfRoundAndOtherDivisors) {
+  for (const uint32_t divisor :
+       {1u, 2u, 5u, 7u, 8u, 10u, 12u, 40u, 75u, 96u, 100u, 250u, 999u, 1024u, 3600u, 10'000u}) {
+    RegexStore store;
+    const Regex multiples = store.digits_multiple_of(divisor);
+    for (uint32_t n = 0; n < 25'000; ++n) {
+      ASSERT_EQ(store.matches(multiples, std::to_string(n)), n % divisor == 0) << n << " by " << divisor;
+    }
+  }
+}
+
 std::string utf8(uint32_t code) {
   std::string out;
   if (code < 0x80) {
