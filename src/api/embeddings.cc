@@ -159,7 +159,10 @@ ApiStatus start_cohere(Service& service, const HttpRequest& request, const Reply
   QUIRE_ASSIGN(GenerationOptions options, read_pooling_options(request, body, service, "embd-"));
   llm::PoolSettings settings;
   settings.dimensions = body.integer("output_dimension");
-  if (settings.dimensions) QUIRE_TRY(service.model().pooler().check_dimensions(*settings.dimensions));
+  if (settings.dimensions) {
+    const auto fits = service.model().pooler().check_dimensions(*settings.dimensions);
+    if (!fits.ok()) return bad_request({"output_dimension: ", fits.error().message}, "output_dimension");
+  }
   std::vector<std::string> types =
       body.has("embedding_types") ? body.strings("embedding_types") : std::vector<std::string>{"float"};
   const int64_t size = settings.dimensions.value_or(service.model().pooler().usual_dimensions());
@@ -196,6 +199,10 @@ ApiStatus start_cohere(Service& service, const HttpRequest& request, const Reply
   for (size_t i = 0; i < texts.size(); ++i) {
     auto ids = text_tokens(service, prompt + texts[i], true, truncation);
     if (!ids.ok()) return at_place(ids.error(), place(i));
+    if (side == "NONE" && std::ssize(*ids) > longest) {
+      return bad_field(place(i), {"has ", ids->size(), " tokens, but the model takes at most ", longest,
+                                  "; shorten it, or let truncate be END or START."});
+    }
     prompts.push_back({std::move(*ids)});
   }
   return std::make_shared<CohereEmbeddings>(service, reply, std::move(options), settings, std::move(types),
