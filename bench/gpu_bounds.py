@@ -9,13 +9,18 @@ those of attention and of recurrent states; the LM head runs for the last token 
 
 import dataclasses
 
-BF16, F32, MXFP4 = 2.0, 4.0, 17 / 32  # bytes of an element; MXFP4 has one byte of scale for 32 weights
+# Bytes of an element. MXFP4 has one byte of scale for 32 weights; 4-bit groups (AWQ, GPTQ) two bytes of scale and four bits of
+# zero point for 128; FP8 a scale in float32 for a block of 128 by 128.
+BF16, F32, MXFP4, INT4, FP8 = 2.0, 4.0, 17 / 32, (64 + 2.5) / 128, 1 + 4 / 128**2
+# By quant_method: of the matrices that every token uses, and of the experts. Routers, embeddings and the LM head are in bf16.
+HELD = {None: (BF16, BF16), "mxfp4": (BF16, MXFP4), "awq": (INT4, INT4), "gptq": (INT4, INT4), "fp8": (FP8, FP8)}
 
 
 @dataclasses.dataclass
 class Layer:
-    """One layer: weights in bf16, its experts, its cache, and the operations that are not products with a weight."""
+    """One layer: its weights, its experts, its cache, and the operations that are not products with a weight."""
     weights: int = 0             # matrix elements that every token uses
+    router: int = 0              # those of the router
     experts: int = 0             # how many there are
     chosen: int = 0              # by one token
     expert: int = 0              # elements of one
@@ -69,7 +74,8 @@ def short_convolution(config, layer):
 
 def experts(config, layer, count, chosen, size, shared=0, matrices=3):
     hidden = config["hidden_size"]
-    layer.weights += hidden * count + matrices * hidden * shared
+    layer.router += hidden * count
+    layer.weights += matrices * hidden * shared
     layer.experts, layer.chosen, layer.expert = count, chosen, matrices * hidden * size
 
 
@@ -157,30 +163,29 @@ def expected_experts(count, chosen, tokens):
     return count * (1 - (1 - chosen / count) ** tokens)
 
 
-def expert_bytes(config, quantised=True):
-    method = config.get("quantization_config", {}).get("quant_method")
-    if not quantised or method is None:
-        return BF16
-    if method == "mxfp4":
-        return MXFP4
-    raise ValueError(f"gpu_bounds.py does not know quant_method {method}")
+def held_bytes(config, quantised=True):
+    """Bytes of an element: of matrices that every token uses, and of experts."""
+    method = config.get("quantization_config", {}).get("quant_method") if quantised else None
+    if method not in HELD:
+        raise ValueError(f"gpu_bounds.py does not know quant_method {method}")
+    return HELD[method]
 
 
 def weight_bytes(config, quantised=True):
     """All matrices, as they lie in memory; an embedding that is not the LM head counts, too."""
     tables = (1 if config["tie_word_embeddings"] else 2) * config["vocab_size"] * config["hidden_size"]
-    each = expert_bytes(config, quantised)
-    return BF16 * tables + sum(BF16 * layer.weights + each * layer.experts * layer.expert for layer in layers(config))
+    matrix, expert = held_bytes(config, quantised)
+    return BF16 * tables + sum(matrix * layer.weights + BF16 * layer.router + expert * layer.experts * layer.expert for layer in layers(config))
 
 
 def step_bytes(config, sequences, context, quantised=True):
     """Least bytes of a decode step of `sequences`, each with `context` positions: (weights, K and V, states)."""
     weights, kv, states = BF16 * config["vocab_size"] * config["hidden_size"], 0.0, 0.0
-    each = expert_bytes(config, quantised)
+    matrix, expert = held_bytes(config, quantised)
     for layer in layers(config):
-        weights += BF16 * layer.weights
+        weights += matrix * layer.weights + BF16 * layer.router
         if layer.experts:
-            weights += each * layer.expert * expected_experts(layer.experts, layer.chosen, sequences)
+            weights += expert * layer.expert * expected_experts(layer.experts, layer.chosen, sequences)
         kv += BF16 * layer.kv * sequences * (min(context, layer.window) if layer.window else context)
         states += 2 * F32 * layer.state * sequences
     return weights, kv, states
@@ -201,6 +206,6 @@ def seen(tokens, window):
 def prefill_flops(config, sequences, tokens):
     flops = 2 * config["vocab_size"] * config["hidden_size"]
     for layer in layers(config):
-        flops += 2 * tokens * (layer.weights + layer.chosen * layer.expert)
+        flops += 2 * tokens * (layer.weights + layer.router + layer.chosen * layer.expert)
         flops += layer.pair * seen(tokens, layer.window) + layer.token * tokens
     return sequences * flops

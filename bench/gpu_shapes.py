@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The shapes that bench/gpu measures: the sizes of published models, as their config.json files give them.
 
-Weights are random (--load-format dummy), so only the sizes matter. Each entry has what quire, vLLM and transformers read;
-fields that only name files, versions or training settings are left out.
+Weights are random (--load-format dummy), so only the sizes and types matter. Each entry has what quire, vLLM and transformers
+read; fields that only name files, versions or training settings are left out.
 """
 
 
@@ -21,6 +21,24 @@ def every(count, period, last, others):
 
 def at(count, places, there, elsewhere):
     return [there if i in places else elsewhere for i in range(count)]
+
+
+GROUP = 128  # inputs that share a scale in AWQ and GPTQ; FP8 has blocks of as many rows and columns
+LINEAR = [["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"], ["self_attn.o_proj"], ["mlp.gate_proj", "mlp.up_proj"],
+          ["mlp.down_proj"]]
+METHODS = {
+    "awq": {"bits": 4, "group_size": GROUP, "zero_point": True, "version": "gemm"},
+    # A folder without tensors does not show which of them are quantised: vLLM then takes none, unless the config names them.
+    "gptq": {"bits": 4, "group_size": GROUP, "desc_act": False, "sym": True, "checkpoint_format": "gptq",
+             "modules_in_block_to_quantize": LINEAR},
+    "fp8": {"activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [GROUP, GROUP]},
+}
+
+
+def quantised(config, method):
+    """The same shape with quantised matrices; the LM head, the embedding and the routers stay as they are."""
+    routers = [f"model.layers.{i}.mlp.gate" for i in range(config["num_hidden_layers"])] if config.get("num_experts") else []
+    return config | {"quantization_config": {"quant_method": method, "modules_to_not_convert": ["lm_head", *routers]} | METHODS[method]}
 
 
 QWEN = {"rope_theta": 1000000, "max_position_embeddings": 40960, "bos_token_id": 151643, "eos_token_id": 151645}
@@ -80,4 +98,12 @@ SHAPES = {
         "Lfm2ForCausalLM", "lfm2", 2048, 16, 32, 8, 64, 12288, 65536, norm_eps=1e-5, layer_types=at(16, (2, 5, 8, 10, 12, 14), "full_attention", "conv"),
         block_ff_dim=12288, block_auto_adjust_ff_dim=True, block_ffn_dim_multiplier=1.0, block_multiple_of=256, conv_L_cache=3, conv_bias=False,
         tie_word_embeddings=True, rope_theta=1000000, max_position_embeddings=128000, bos_token_id=1, eos_token_id=7),
+}
+
+SHAPES |= {
+    "Qwen3-8B-AWQ": quantised(SHAPES["Qwen3-8B"], "awq"),
+    "Qwen3-8B-GPTQ": quantised(SHAPES["Qwen3-8B"], "gptq"),
+    "Qwen3-8B-FP8": quantised(SHAPES["Qwen3-8B"], "fp8"),
+    "Qwen3-30B-A3B-AWQ": quantised(SHAPES["Qwen3-30B-A3B"], "awq"),
+    "Qwen3-30B-A3B-FP8": quantised(SHAPES["Qwen3-30B-A3B"], "fp8"),
 }

@@ -68,7 +68,8 @@ PUBLISHED = {"Qwen3-0.6B": 0.596, "Qwen3-8B": 8.19, "Llama-3.1-8B": 8.03, "Qwen3
 def check_bounds():
     for name, config in SHAPES.items():
         held = gpu_bounds.weight_bytes(config, quantised=False) / 2e9
-        assert abs(held / PUBLISHED[name] - 1) < 0.01, (name, held)
+        method = config.get("quantization_config", {}).get("quant_method", "")
+        assert abs(held / PUBLISHED[name.removesuffix(f"-{method.upper()}")] - 1) < 0.01, (name, held)
         assert len(gpu_bounds.layers(config)) == config["num_hidden_layers"], name
     # Dense: 32 layers of q and o (4096 x 4096), k and v (4096 x 1024), three of 4096 x 14336; the LM head.
     llama = SHAPES["Llama-3.1-8B"]
@@ -92,6 +93,12 @@ def check_bounds():
     weights, kv, _ = gpu_bounds.step_bytes(oss, 1, 576)
     assert weights == 24 * (2 * layer + 4 * 3 * 2880 * 2880 * 17 / 32) + 2 * 201088 * 2880
     assert kv == 12 * (576 + 128) * 2 * 8 * 64 * 2
+    # Four bits and, for each group of 128, 20 bits of scale and zero point; the router and the LM head in bfloat16.
+    awq = SHAPES["Qwen3-30B-A3B-AWQ"]
+    attention = 2 * 2048 * 4096 + 2 * 2048 * 512
+    assert gpu_bounds.step_bytes(awq, 1, 576)[0] == 48 * (2 * 2048 * 128 + (attention + 8 * expert) * (64 + 2.5) / 128) + 2 * 151936 * 2048
+    assert gpu_bounds.prefill_flops(awq, 2, 512) == gpu_bounds.prefill_flops(qwen, 2, 512)
+    assert abs(gpu_bounds.weight_bytes(SHAPES["Qwen3-8B-FP8"]) / 1e9 - 9.44) < 0.01, "7 GB of matrices, 2.5 GB of tables"
     # Latent pages: 512 + 64 elements of each position and layer; the first layer is dense, the others have 2 shared experts.
     deepseek = SHAPES["DeepSeek-V2-Lite"]
     layer = 2048 * 16 * 192 + 2048 * 576 + 512 * 16 * 256 + 16 * 128 * 2048
@@ -166,6 +173,18 @@ def check_merged():
     assert "64" not in first["shapes"]["Qwen3-8B"], "the pieces stay as they are"
 
 
+def check_configs():
+    """What each method needs beside its name, with the routers and the LM head left out."""
+    found = {name: SHAPES["Qwen3-" + name]["quantization_config"] for name in ("8B-AWQ", "8B-GPTQ", "8B-FP8", "30B-A3B-FP8", "30B-A3B-AWQ")}
+    assert [found[name]["quant_method"] for name in found] == ["awq", "gptq", "fp8", "fp8", "awq"]
+    assert all(found[name]["group_size"] == 128 and found[name]["bits"] == 4 for name in found if "FP8" not in name)
+    assert found["8B-FP8"]["weight_block_size"] == [128, 128] and found["8B-FP8"]["activation_scheme"] == "dynamic"
+    assert ["mlp.down_proj"] in found["8B-GPTQ"]["modules_in_block_to_quantize"], "vLLM quantises only what is named"
+    assert found["8B-AWQ"]["modules_to_not_convert"] == ["lm_head"]
+    assert found["30B-A3B-FP8"]["modules_to_not_convert"][::48] == ["lm_head", "model.layers.47.mlp.gate"]
+    assert "quantization_config" not in SHAPES["Qwen3-8B"]
+
+
 def check_flags():
     args = gpu.parse(["--shapes", "qwen3-8b,gpt-oss-20b", "--loads", "batch", "--tokenizer", "A", "--tokenizer", "gpt-oss-20b=B"])
     assert args.shapes == ["Qwen3-8B", "gpt-oss-20b"] and args.loads == ["batch"]
@@ -215,7 +234,7 @@ def check_groups():
 
 
 def main():
-    for check in (check_goals, check_bounds, check_shapes, check_printed, check_merged, check_flags, check_groups):
+    for check in (check_goals, check_bounds, check_shapes, check_printed, check_merged, check_configs, check_flags, check_groups):
         check()
 
 
