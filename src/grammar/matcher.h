@@ -80,8 +80,8 @@ class Matcher {
   ~Matcher();
 
   // Writes one bit per token (bit i % 32 of word i / 32; 1: allowed). `end_tokens` (EOS and the request's stop tokens)
-  // are allowed exactly if the text may end here. An error (fuel, memory) concerns this sequence only;
-  // what cost too much at a position is an error there for every later sequence of the compiled grammar, too.
+  // are allowed exactly if the text may end here. An error (fuel, memory) ends this sequence only; where a mask cost
+  // too much, it is also an error for later sequences of the compiled grammar, though some of the work is done by then.
   // Special tokens that the grammar names are allowed where it has them, even if they are end tokens.
   // REQUIRES: mask.size() == vocabulary().mask_words()
   Status fill_mask(std::span<uint32_t> mask, std::span<const int32_t> end_tokens);

@@ -183,7 +183,7 @@ TEST(Grammars, ErrorsOfMasksNameTheField) {
   // A constraint that turned out to be too expensive while the answer was made gave an error without its field.
   Grammars grammars(tokenizer(), 262);
   grammar::Spec spec;
-  spec.json = json::Object{{"type", "integer"}, {"multipleOf", 99991}, {"minimum", 5}, {"maximum", 1000000000}};
+  spec.json = json::Object{{"type", "integer"}, {"multipleOf", 999983}};
   sampling::SamplingParams params;
   params.eos_token_ids = {0};
   const auto made = grammars.make(spec, params, "structured_outputs.json");
