@@ -12,9 +12,10 @@ namespace quire::grammar {
 
 namespace {
 
-// A mask may be made from those of several states of the lexer: so many of the most expensive ones.
-constexpr int64_t kStatesPerMask = 4;
-constexpr int64_t kWalksPerMask = 8;
+// A mask may be made from those of several states of the lexer. So many of the most expensive ones are allowed, and so
+// many times a mask's own steps for the walks behind them. A batch waits for a mask: both together take half a second.
+constexpr int64_t kStatesPerMask = 2;
+constexpr int64_t kWalksPerMask = 4;
 
 }  // namespace
 

@@ -45,7 +45,7 @@ struct MatcherLimits {
   int64_t fuel_per_mask = 2'000'000;  // steps of the trie walk and the parser
   // Steps that make the automaton where it is not known yet, for each state whose mask is made. The automaton is shared
   // and remembered, so they have a budget of their own: what a mask costs does not depend on what is known already.
-  int64_t fuel_to_build = 20'000'000;   // some 0.3 s
+  int64_t fuel_to_build = 14'000'000;   // some 0.2 s
   int64_t max_items_per_row = 50'000;   // of the Earley parser; an object of 10,000 optional members needs 30,000
   int64_t max_lexer_states = 250'000;   // per compiled grammar
   size_t max_bytes = size_t{64} << 20;  // memory of one matcher
