@@ -49,6 +49,7 @@ inline void try_constraint(const grammar::Spec& spec) {
   }
   grammar::MatcherLimits limits;
   limits.fuel_per_mask = 200'000;
+  limits.fuel_to_build = 2'000'000;
   auto compiled = grammar::CompiledGrammar::make(std::move(translated).value(), vocabulary, limits);
   if (!compiled.ok()) return;
   grammar::Matcher matcher(*compiled);

@@ -25,9 +25,21 @@ void MaskCache::insert(const RowDigest& position, std::span<const uint32_t> mask
   if (added) bytes_ += mask.size_bytes() + 64;
 }
 
+Parser::Failure MaskCache::failure(const RowDigest& position) const {
+  std::lock_guard lock(mutex_);
+  auto entry = failures_.find(position.low);
+  return entry != failures_.end() && entry->second.high == position.high ? entry->second.failure
+                                                                         : Parser::Failure::kNone;
+}
+
+void MaskCache::insert_failure(const RowDigest& position, Parser::Failure failure) {
+  std::lock_guard lock(mutex_);
+  if (failures_.size() < kMaxFailures) failures_.try_emplace(position.low, FailureEntry{position.high, failure});
+}
+
 size_t MaskCache::bytes() const {
   std::lock_guard lock(mutex_);
-  return bytes_;
+  return bytes_ + failures_.size() * 48;
 }
 
 std::shared_ptr<const StateMask> StateMasks::find(uint32_t state) const {
@@ -39,8 +51,9 @@ std::shared_ptr<const StateMask> StateMasks::find(uint32_t state) const {
 void StateMasks::insert(uint32_t state, std::shared_ptr<const StateMask> mask) {
   std::lock_guard lock(mutex_);
   if (bytes_ > kMaxBytes) {
-    entries_.clear();
-    bytes_ = 0;
+    // Failures stay: see MaskCache::failure().
+    std::erase_if(entries_, [](const auto& entry) { return entry.second->failure == Parser::Failure::kNone; });
+    bytes_ = entries_.size() * (sizeof(StateMask) + 64);
   }
   const size_t size = mask->bytes() + 64;
   if (entries_.try_emplace(state, std::move(mask)).second) bytes_ += size;

@@ -24,16 +24,26 @@ class MaskCache {
   // Whether it has a mask for the position; copies it.
   bool find(const RowDigest& position, std::span<uint32_t> mask) const;
   void insert(const RowDigest& position, std::span<const uint32_t> mask);
+  // Positions whose masks cost too much. A mask that failed leaves parts of the automaton behind, with which it might
+  // work the next time: so that a request does not fail only once, failures are kept.
+  Parser::Failure failure(const RowDigest& position) const;
+  void insert_failure(const RowDigest& position, Parser::Failure failure);
   size_t bytes() const;
 
  private:
   static constexpr size_t kMaxBytes = size_t{16} << 20;
+  static constexpr size_t kMaxFailures = 10'000;
   struct Entry {
     uint64_t high;
     std::vector<uint32_t> mask;
   };
+  struct FailureEntry {
+    uint64_t high;
+    Parser::Failure failure;
+  };
   mutable std::mutex mutex_;
   std::unordered_map<uint64_t, Entry> entries_;
+  std::unordered_map<uint64_t, FailureEntry> failures_;
   size_t bytes_ = 0;
 };
 
@@ -51,6 +61,8 @@ struct StateMask {
     const LexemeSet* lexemes;
   };
   std::vector<Exit> exits;
+  int64_t cost = 0;  // nodes of the trie that were visited, which every use of the mask is charged for
+  Parser::Failure failure = Parser::Failure::kNone;  // the automaton was too expensive: no tokens, no exits
   size_t bytes() const {
     return sizeof(StateMask) + (bits.size() + tokens.size()) * sizeof(uint32_t) + exits.size() * sizeof(Exit);
   }

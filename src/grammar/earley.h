@@ -43,7 +43,7 @@ class Parser {
     bool in_bag = false;            // not a position, but a place in a bag: see bag_row()
     RowDigest digest;
   };
-  enum class Failure : uint8_t { kNone, kFuel, kItems, kMemory, kLexer };
+  enum class Failure : uint8_t { kNone, kFuel, kItems, kMemory, kLexer, kBuild };
 
   Parser(const Productions& productions, Lexer& lexer, const MatcherLimits& limits);
 

@@ -571,5 +571,81 @@ TEST(JsonSchema, CopiesOfLongListsAreBounded) {
   EXPECT_EQ(error_of(json::Object{{"type", "string"}, {"enum", values}}), "");
 }
 
+// Bytes and the numbers of two and three digits, as most tokenizers have them.
+std::shared_ptr<const Vocabulary> digits_vocabulary() {
+  std::vector<Vocabulary::Token> tokens;
+  for (int byte = 0; byte < 256; ++byte) tokens.push_back({std::string(1, static_cast<char>(byte)), false});
+  for (int number = 100; number < 2000; ++number) tokens.push_back({std::to_string(number).substr(1), false});
+  const auto size = static_cast<int64_t>(tokens.size());
+  return Vocabulary::make(std::move(tokens), size);
+}
+
+// What comes of the mask after a text, with a matcher of its own: the error, or "".
+std::string mask_error(const std::shared_ptr<const CompiledGrammar>& compiled, std::string_view text) {
+  Matcher matcher(compiled);
+  if (!matcher.accept_bytes(text)) return "refused";
+  std::vector<uint32_t> mask(compiled->vocabulary().mask_words());
+  const Status status = matcher.fill_mask(mask, {});
+  return status.ok() ? "" : status.error().message;
+}
+
+std::shared_ptr<const CompiledGrammar> compiled_schema(std::string_view text, std::shared_ptr<const Vocabulary> words,
+                                                       const MatcherLimits& limits = {}) {
+  const Result<json::Value> schema = json::parse(text);
+  Grammar grammar;
+  const Result<Symbol> symbol = add_json_schema(grammar, schema.value(), {});
+  EXPECT_TRUE(symbol.ok());
+  grammar.set_start(*symbol);
+  return CompiledGrammar::make(std::move(grammar), std::move(words), limits).value();
+}
+
+TEST(JsonSchema, AFirstRequestHasTheOutcomeOfLaterOnes) {
+  // A mask was charged for making the automaton, which was then known: multipleOf 3001 failed once, and then worked.
+  const auto words = digits_vocabulary();
+  const auto first_and_later = [&](const char* schema, const char* text, const MatcherLimits& limits = {}) {
+    const auto compiled = compiled_schema(schema, words, limits);
+    const std::string first = mask_error(compiled, text);
+    for (int again = 0; again < 3; ++again) EXPECT_EQ(mask_error(compiled, text), first) << schema;
+    return first;
+  };
+  EXPECT_EQ(first_and_later(R"({"type":"integer","multipleOf":3001})", ""), "");
+  EXPECT_EQ(first_and_later(R"({"type":"integer","multipleOf":701,"minimum":0,"maximum":1000000})", ""), "");
+  // What costs too much is an error each time, also where the same number stands behind something else.
+  MatcherLimits limits;
+  limits.fuel_to_build = 20'000;
+  const char* number = R"({"properties":{"a":{"type":"integer","multipleOf":3001}},"required":["a"]})";
+  const std::string error = first_and_later(number, R"({"a":)", limits);
+  EXPECT_NE(error.find("takes too long to make; make patterns simpler"), std::string::npos) << error;
+  const auto compiled = compiled_schema(number, words, limits);
+  EXPECT_EQ(mask_error(compiled, R"({"a":)"), error);
+  EXPECT_EQ(mask_error(compiled, R"({ "a": )"), error);
+}
+
+TEST(JsonSchema, ObjectsHaveUpToTenThousandOptionalMembers) {
+  // Objects of more than about 1,500 optional members were too expensive or too ambiguous, though 10,000 are allowed.
+  for (const bool required : {false, true}) {
+    json::Object properties;
+    json::Array names;
+    for (int i = 0; i < 10'000; ++i) {
+      const std::string name = "name_" + std::to_string(i);
+      properties.emplace_back(name, json::Object{{"type", "integer"}});
+      if (required) names.emplace_back(name);
+    }
+    const json::Value schema(
+        json::Object{{"type", "object"}, {"properties", std::move(properties)}, {"required", std::move(names)}});
+    const auto compiled = compiled_schema(json::dump(schema), digits_vocabulary());
+    if (required) {
+      EXPECT_EQ(mask_error(compiled, R"({"name_0":1,"name_1":1,)"), "");
+      continue;
+    }
+    for (const char* text : {"", "{", R"({"name_)", R"({"name_7)", R"({"name_7":)", R"({"name_7": 1)"}) {
+      EXPECT_EQ(mask_error(compiled, text), "") << text;
+    }
+    Matcher matcher(compiled);
+    EXPECT_TRUE(matcher.accept_bytes(R"({"name_7":1,"name_9999":2})") && matcher.may_end());
+    EXPECT_FALSE(Matcher(compiled).accept_bytes(R"({"name_9":1,"name_7":2)"));
+  }
+}
+
 }  // namespace
 }  // namespace quire::grammar

@@ -2,6 +2,7 @@
 // The walk over the token trie that fills a mask.
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "grammar/matcher_state.h"
 
@@ -36,9 +37,9 @@ Matcher::State::Step Matcher::State::step(uint32_t begin, uint32_t end, uint8_t 
   for (uint32_t i = begin; i < end; ++i) {
     uint32_t to = stack[i].next[byte_class].load(std::memory_order_acquire);
     if (to == Lexer::kUnknown) {
-      to = lexer.fill(stack[i].state, byte_class, parser.fuel);
-      if (to == Lexer::kFailed) {
-        parser.fail(Parser::Failure::kLexer);
+      to = lexer.fill(stack[i].state, byte_class, build_fuel);
+      if (to == Lexer::kFailed || build_fuel < 0) {
+        parser.fail(to == Lexer::kFailed ? Parser::Failure::kLexer : Parser::Failure::kBuild);
         return {.end = end};
       }
     }
@@ -149,12 +150,15 @@ void Matcher::State::walk_state(uint32_t state, uint32_t slice_index, int reach,
       open.pop_back();
     }
   };
+  auto may_go_on = [this] {
+    if (build_fuel < 0 && parser.failure() == Parser::Failure::kNone) parser.fail(Parser::Failure::kBuild);
+    return parser.failure() == Parser::Failure::kNone;
+  };
   // Where a node has many children, most transitions of the state are needed.
   auto prepare_wide = [&](uint32_t at) {
-    parser.fuel -= kFuelPerWideNode;
-    if (!lexer.fill_all(at, parser.fuel)) parser.fail(Parser::Failure::kLexer);
-    if (parser.fuel < 0) parser.fail(Parser::Failure::kFuel);
-    return parser.failure() == Parser::Failure::kNone;
+    result.cost += kFuelPerWideNode;
+    if (!lexer.fill_all(at, build_fuel)) parser.fail(Parser::Failure::kLexer);
+    return may_go_on();
   };
   path[0] = lexer.transitions(state);
   path_states[0] = state;
@@ -166,7 +170,7 @@ void Matcher::State::walk_state(uint32_t state, uint32_t slice_index, int reach,
     const uint32_t i = at.node();
     if (!open.empty()) close(i);
     const TrieNode& node = nodes[i];
-    --parser.fuel;
+    ++result.cost;
     if (node.chars <= reach && node.chars != 0 && node.chars != TrieNode::kManyChars) {
       if (node.chars > kMaxCountedChars) {
         for (uint32_t below = i; below < node.next; ++below) {
@@ -180,10 +184,9 @@ void Matcher::State::walk_state(uint32_t state, uint32_t slice_index, int reach,
     }
     uint32_t to = path[node.depth - 1u][classes[node.byte]].load(std::memory_order_acquire);
     if (to == Lexer::kUnknown) {
-      to = lexer.fill(path_states[node.depth - 1u], classes[node.byte], parser.fuel);
+      to = lexer.fill(path_states[node.depth - 1u], classes[node.byte], build_fuel);
       if (to == Lexer::kFailed) parser.fail(Parser::Failure::kLexer);
-      if (parser.fuel < 0) parser.fail(Parser::Failure::kFuel);
-      if (parser.failure() != Parser::Failure::kNone) return;
+      if (!may_go_on()) return;
     }
     if (to == Lexer::kDead) {
       at.skip();
@@ -207,33 +210,51 @@ void Matcher::State::walk_state(uint32_t state, uint32_t slice_index, int reach,
   close(static_cast<uint32_t>(nodes.size()));
 }
 
+// A failure is kept like a mask: with what it has left of the automaton, the next try might not fail.
 std::shared_ptr<const StateMask> Matcher::State::state_mask(uint32_t state) {
-  std::shared_ptr<const StateMask> known = grammar.state_masks.find(state);
-  if (known) return known;
-  auto result = std::make_shared<StateMask>();
-  const Lexer::TextReach reach = lexer.text_reach(state, parser.fuel);
+  std::shared_ptr<const StateMask> mask = grammar.state_masks.find(state);
+  if (!mask) {
+    auto made = std::make_shared<StateMask>();
+    const int64_t outside = std::exchange(build_fuel, grammar.limits.fuel_to_build);
+    make_state_mask(state, *made);
+    states_fuel -= grammar.limits.fuel_to_build - std::exchange(build_fuel, outside);
+    made->failure = parser.failure();
+    if (made->failure != Parser::Failure::kNone) made->exits.clear();
+    grammar.state_masks.insert(state, made);
+    mask = std::move(made);
+  }
+  walk_fuel -= mask->cost;
+  if (mask->failure != Parser::Failure::kNone) {
+    parser.fail(mask->failure);
+  } else if (walk_fuel < 0) {
+    parser.fail(Parser::Failure::kFuel);
+  } else if (states_fuel < 0) {
+    parser.fail(Parser::Failure::kBuild);
+  }
+  return parser.failure() == Parser::Failure::kNone ? mask : nullptr;
+}
+
+void Matcher::State::make_state_mask(uint32_t state, StateMask& result) {
+  const Lexer::TextReach reach = lexer.text_reach(state, build_fuel);
   found.clear();
   for (uint32_t i = 0; i < vocabulary.slices.size(); ++i) {
     const TokenSlice& slice = vocabulary.slices[i];
     if (slice.max_chars > 0 && (reach.exact || reach.chars >= slice.max_chars)) continue;
-    walk_state(state, i, reach.chars, *result);
-    if (parser.fuel < 0) parser.fail(Parser::Failure::kFuel);
-    if (parser.failure() != Parser::Failure::kNone) return nullptr;
+    walk_state(state, i, reach.chars, result);
+    if (parser.failure() != Parser::Failure::kNone) return;
   }
   const size_t words = last_mask.size();
   if (reach.chars > 0) {
     const int counted = reach.chars >= kAnyChars ? kMaxCountedChars + 1 : std::min(reach.chars, kMaxCountedChars);
-    result->bits = vocabulary.plain_masks[static_cast<size_t>(counted)];
+    result.bits = vocabulary.plain_masks[static_cast<size_t>(counted)];
   } else if (found.size() >= words / 4) {
-    result->bits.resize(words);
+    result.bits.resize(words);
   }
-  if (result->bits.empty()) {
-    result->tokens.assign(found.begin(), found.end());
+  if (result.bits.empty()) {
+    result.tokens.assign(found.begin(), found.end());
   } else {
-    for (uint32_t token : found) set_bit(result->bits, token);
+    for (uint32_t token : found) set_bit(result.bits, token);
   }
-  grammar.state_masks.insert(state, result);
-  return result;
 }
 
 void Matcher::State::compute_exit(const StateMask::Exit& exit, uint32_t row, std::span<uint32_t> mask) {
@@ -287,8 +308,16 @@ Status Matcher::fill_mask(std::span<uint32_t> mask, std::span<const int32_t> end
     if (!s.grammar.masks.find(position, s.last_mask)) {
       // Cheaper masks are computed again rather than kept.
       constexpr int64_t kWorthKeeping = 2000;
+      if (const Parser::Failure known = s.grammar.masks.failure(position); known != Parser::Failure::kNone) {
+        s.parser.fail(known);
+        return s.failure();
+      }
       s.compute(s.last_mask);
-      if (s.parser.failure() != Parser::Failure::kNone) return s.failure();
+      if (const Parser::Failure made = s.parser.failure(); made != Parser::Failure::kNone) {
+        // What a sequence has in memory is its own.
+        if (made != Parser::Failure::kMemory) s.grammar.masks.insert_failure(position, made);
+        return s.failure();
+      }
       if (s.grammar.limits.fuel_per_mask - s.parser.fuel > kWorthKeeping) s.grammar.masks.insert(position, s.last_mask);
     }
     s.last_position = position;

@@ -10,6 +10,15 @@
 
 namespace quire::grammar {
 
+namespace {
+
+// A mask may be made from those of several states of the lexer. So many of the most expensive ones are allowed, and so
+// many times a mask's own steps for the walks behind them. A batch waits for a mask: both together take half a second.
+constexpr int64_t kStatesPerMask = 2;
+constexpr int64_t kWalksPerMask = 4;
+
+}  // namespace
+
 Matcher::State::State(std::shared_ptr<const CompiledGrammar> compiled_grammar)
     : compiled(std::move(compiled_grammar)),
       grammar(compiled->parts()),
@@ -41,13 +50,24 @@ Status Matcher::State::failure() const {
     case Parser::Failure::kNone:
       return {};
     case Parser::Failure::kFuel:
-      return unsupported("The constraint is too expensive: finding the next allowed tokens took too many steps.");
+      return unsupported(
+          "The constraint is too expensive: finding the next allowed tokens takes too many steps; make it simpler, for "
+          "example with fewer alternatives.");
     case Parser::Failure::kItems:
-      return unsupported("The constraint is too ambiguous: there are too many ways to go on at once.");
+      return unsupported(
+          "The constraint is too ambiguous: there are too many ways to go on at once; make it simpler, for example "
+          "with "
+          "fewer alternatives or optional members.");
     case Parser::Failure::kMemory:
-      return unsupported("The constraint needs too much memory for this text.");
+      return unsupported("The constraint needs too much memory for this text; make it simpler, or the text shorter.");
     case Parser::Failure::kLexer:
-      return unsupported("The regular expressions of the constraint are too complex: their automaton is too large.");
+      return unsupported(
+          "The regular expressions of the constraint are too complex: their automaton is too large; make patterns "
+          "simpler, and counts and divisors (multipleOf) smaller.");
+    case Parser::Failure::kBuild:
+      return unsupported(
+          "The constraint is too expensive: the automaton of its regular expressions takes too long to make; make "
+          "patterns simpler, and counts and divisors (multipleOf) smaller.");
   }
   return {};
 }
@@ -57,6 +77,9 @@ Status Matcher::State::prepare() {
   if (!usable) return failure();
   parser.clear_failure();
   parser.fuel = grammar.limits.fuel_per_mask;
+  build_fuel = grammar.limits.fuel_to_build;
+  states_fuel = kStatesPerMask * grammar.limits.fuel_to_build;
+  walk_fuel = kWalksPerMask * grammar.limits.fuel_per_mask;
   if (parser.bytes() > collect_at) {
     std::vector<uint32_t*> roots;
     auto add = [&roots](Position& position) {
@@ -189,7 +212,7 @@ bool Matcher::may_end() const {
 bool Matcher::is_over() const {
   State& s = *state_;
   if (!s.may_end() || s.parser.row(s.now.here).has_tokens) return false;
-  int64_t fuel = s.grammar.limits.fuel_per_mask;
+  int64_t fuel = s.grammar.limits.fuel_to_build;
   for (const Thread& thread : s.now.threads) {
     const std::atomic<uint32_t>* next = s.lexer.transitions(thread.state);
     for (int c = 0; c < s.lexer.class_count(); ++c) {
@@ -215,9 +238,9 @@ std::string Matcher::forced_bytes(size_t max) {
       for (int byte = 0; byte < 256 && !several; ++byte) {
         const uint8_t c = s.lexer.classes()[static_cast<size_t>(byte)];
         uint32_t to = next[c].load(std::memory_order_acquire);
-        if (to == Lexer::kUnknown) to = s.lexer.fill(thread.state, c, s.parser.fuel);
+        if (to == Lexer::kUnknown) to = s.lexer.fill(thread.state, c, s.build_fuel);
         if (to == Lexer::kDead) continue;
-        several = to == Lexer::kFailed || (forced >= 0 && forced != byte) || s.parser.fuel < 0;
+        several = to == Lexer::kFailed || (forced >= 0 && forced != byte) || s.build_fuel < 0;
         forced = byte;
       }
     }

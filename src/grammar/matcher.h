@@ -42,8 +42,11 @@ class Vocabulary {
 };
 
 struct MatcherLimits {
-  int64_t fuel_per_mask = 2'000'000;    // steps of the trie walk and the parser
-  int64_t max_items_per_row = 5'000;    // of the Earley parser
+  int64_t fuel_per_mask = 2'000'000;  // steps of the trie walk and the parser
+  // Steps that make the automaton where it is not known yet, for each state whose mask is made. The automaton is shared
+  // and remembered, so they have a budget of their own: what a mask costs does not depend on what is known already.
+  int64_t fuel_to_build = 14'000'000;   // some 0.2 s
+  int64_t max_items_per_row = 50'000;   // of the Earley parser; an object of 10,000 optional members needs 30,000
   int64_t max_lexer_states = 250'000;   // per compiled grammar
   size_t max_bytes = size_t{64} << 20;  // memory of one matcher
 };
@@ -77,7 +80,8 @@ class Matcher {
   ~Matcher();
 
   // Writes one bit per token (bit i % 32 of word i / 32; 1: allowed). `end_tokens` (EOS and the request's stop tokens)
-  // are allowed exactly if the text may end here. An error (fuel, memory) concerns this sequence only.
+  // are allowed exactly if the text may end here. An error (fuel, memory) ends this sequence only; where a mask cost
+  // too much, it is also an error for later sequences of the compiled grammar, though some of the work is done by then.
   // Special tokens that the grammar names are allowed where it has them, even if they are end tokens.
   // REQUIRES: mask.size() == vocabulary().mask_words()
   Status fill_mask(std::span<uint32_t> mask, std::span<const int32_t> end_tokens);

@@ -58,6 +58,7 @@ struct Matcher::State {
   // The nodes below `top`, whose threads are in levels.
   void walk(const TokenSlice& slice, uint32_t top, std::span<uint32_t> mask);
   std::shared_ptr<const StateMask> state_mask(uint32_t state);
+  void make_state_mask(uint32_t state, StateMask& result);
   // Appends the tokens of one slice to `found`, without the parser, and the exits to the result. Plain text of `reach`
   // characters is known to be allowed, so that tokens of that length may be left out up to kMaxCountedChars.
   void walk_state(uint32_t state, uint32_t slice, int reach, StateMask& result);
@@ -73,6 +74,9 @@ struct Matcher::State {
   Parser parser;
   Position now;
   bool usable = false;
+  // Beside the parser's fuel, for each call that may need them: for the automaton, for the automata of all state masks
+  // of one mask, and for the walks of state masks, which are charged whether or not they are remembered.
+  int64_t build_fuel = 0, states_fuel = 0, walk_fuel = 0;
   size_t collect_at;             // bytes of the parser at which prepare() drops rows
   std::deque<Position> history;  // before each of the last steps
   std::vector<WalkThread> stack;

@@ -73,8 +73,8 @@ class Flattener {
         std::optional<bool> nothing = grammar_.regexes().is_nothing({info.value}, 50'000);
         if (!nothing) {
           return invalid_argument(
-              "A regular expression of the constraint is too complex: it was not possible to find "
-              "out in bounded time whether any text matches it.");
+              "A regular expression of the constraint is too complex: it was not possible to find out in bounded time "
+              "whether any text matches it; make patterns simpler, and counts and divisors (multipleOf) smaller.");
         }
         useful_[symbol] = !*nothing;
       } else if (info.kind == Kind::kToken) {

@@ -35,12 +35,6 @@ Failure refused(size_t offset, const std::string& construct) {
   return invalid_argument({"The pattern has ", construct, " at offset ", offset, ", which is not supported."});
 }
 
-std::string quoted(char32_t c) {
-  std::string out = "\"";
-  utf8::append(out, c);
-  return out + "\"";
-}
-
 std::optional<uint32_t> hex_digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
@@ -296,7 +290,8 @@ class RegexParser {
         dot_all_ = on;
       } else {
         const size_t at = pos_;
-        return refused(at, "the flag or group (?" + quoted(take_char()));
+        take_char();
+        return refused(at, "the flag or group \"" + std::string(pattern_.substr(offset, pos_ - offset)) + "\"");
       }
     }
   }

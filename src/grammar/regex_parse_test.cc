@@ -157,7 +157,9 @@ TEST(RegexParse, RefusalsNameTheConstructAndItsOffset) {
       {"(?|a)", "The pattern has a branch-reset group at offset 0, which is not supported."},
       {"(?(1)a)", "The pattern has a conditional group at offset 0, which is not supported."},
       {"(*SKIP)", "The pattern has a verb (*...) at offset 0, which is not supported."},
-      {"(?m)^a", "The pattern has the flag or group (?\"m\" at offset 2, which is not supported."},
+      // The opening of the group stood outside of the quotation marks: (?"m".
+      {"(?m)^a", "The pattern has the flag or group \"(?m\" at offset 2, which is not supported."},
+      {"a(?i-x)b", "The pattern has the flag or group \"(?i-x\" at offset 5, which is not supported."},
       {"(?:(?!a).)*", "The pattern has a repeated look-ahead at offset 0, which is not supported."},
       {"\\p{Nope}", "The pattern has the Unicode property \"Nope\" at offset 0, which is not supported."},
       {"\\p{scx=Greek}", "The pattern has a property of script extensions at offset 0, which is not supported."},

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "llm/grammars.h"
 #include "text/tokenizer.h"
 
 namespace quire::llm {
@@ -176,6 +177,22 @@ TEST_F(ReasoningGate, ABudgetThatIsNotUsedUpChangesNothing) {
   EXPECT_EQ(only(*gate), std::nullopt);
   feed(*gate, {'a', 'b', 'c', 'd'});
   EXPECT_EQ(only(*gate), std::nullopt);
+}
+
+TEST(Grammars, ErrorsOfMasksNameTheField) {
+  // A constraint that turned out to be too expensive while the answer was made gave an error without its field.
+  Grammars grammars(tokenizer(), 262);
+  grammar::Spec spec;
+  spec.json = json::Object{{"type", "integer"}, {"multipleOf", 999983}};
+  sampling::SamplingParams params;
+  params.eos_token_ids = {0};
+  const auto made = grammars.make(spec, params, "structured_outputs.json");
+  ASSERT_TRUE(made.ok());
+  std::vector<uint32_t> mask((262 + 31) / 32);
+  const auto filled = (*made)()->fill_mask(mask);
+  ASSERT_FALSE(filled.ok());
+  EXPECT_EQ(filled.error().field, "structured_outputs.json");
+  EXPECT_EQ(filled.error().message.find("structured_outputs.json: The "), 0u) << filled.error().message;
 }
 
 }  // namespace

@@ -15,7 +15,15 @@ using grammar::Vocabulary;
 struct Shared {
   std::shared_ptr<const CompiledGrammar> grammar;
   std::vector<int32_t> end_tokens;
+  std::string field;
 };
+
+Error named(Error error, const std::string& field) {
+  if (field.empty()) return error;
+  error.message = field + ": " + error.message;
+  error.field = field;
+  return error;
+}
 
 class GrammarConstraint final : public TextConstraint {
  public:
@@ -23,10 +31,14 @@ class GrammarConstraint final : public TextConstraint {
       : shared_(std::move(shared)), matcher_(shared_->grammar) {}
 
   Result<bool> fill_mask(std::span<uint32_t> mask) override {
-    QUIRE_TRY(matcher_.fill_mask(mask, shared_->end_tokens));
+    const Status filled = matcher_.fill_mask(mask, shared_->end_tokens);
+    if (!filled.ok()) return named(filled.error(), shared_->field);
     return true;
   }
-  Status accept(int32_t token) override { return matcher_.accept(token, shared_->end_tokens); }
+  Status accept(int32_t token) override {
+    const Status accepted = matcher_.accept(token, shared_->end_tokens);
+    return accepted.ok() ? accepted : Status(named(accepted.error(), shared_->field));
+  }
   bool accept_bytes(std::string_view bytes) override { return matcher_.accept_bytes(bytes); }
   void rollback(int64_t count) override { matcher_.rollback(count); }
   void forced(int64_t most, std::vector<int32_t>& tokens) override {
@@ -56,17 +68,23 @@ grammar::CompilerCache& Grammars::cache() {
   return *cache_;
 }
 
-Result<TextConstraintMaker> Grammars::make(const grammar::Spec& spec, const sampling::SamplingParams& params) {
+Result<TextConstraintMaker> Grammars::make(const grammar::Spec& spec, const sampling::SamplingParams& params,
+                                           const std::string& field) {
   auto shared = std::make_shared<Shared>();
+  shared->field = field;
   for (const auto* ids : {&params.eos_token_ids, &params.stop_token_ids}) {
     for (const int32_t id : *ids) {
       if (id >= 0 && id < vocab_size_) shared->end_tokens.push_back(id);
     }
   }
   if (shared->end_tokens.empty()) {
-    return unsupported("this model has no EOS token, so a constrained answer could not end; give stop_token_ids");
+    return named({ErrorCode::kUnsupported,
+                  "this model has no EOS token, so a constrained answer could not end; give stop_token_ids"},
+                 field);
   }
-  QUIRE_ASSIGN(shared->grammar, cache().get(spec));
+  auto compiled = cache().get(spec);
+  if (!compiled.ok()) return named(compiled.error(), field);
+  shared->grammar = std::move(*compiled);
   return TextConstraintMaker([shared = std::shared_ptr<const Shared>(std::move(shared))] {
     return std::make_unique<GrammarConstraint>(shared);
   });

@@ -21,8 +21,10 @@ class Grammars {
   Grammars(text::TokenizerPtr tokenizer, int64_t vocab_size)
       : tokenizer_(std::move(tokenizer)), vocab_size_(vocab_size) {}
 
-  // The constraint that a grammar puts on an answer, which ends with EOS or a stop token of the request.
-  Result<TextConstraintMaker> make(const grammar::Spec& spec, const sampling::SamplingParams& params);
+  // The constraint that a grammar puts on an answer, which ends with EOS or a stop token of the request. Its errors,
+  // also those of single tokens, name the field of the request that it is from ("": none).
+  Result<TextConstraintMaker> make(const grammar::Spec& spec, const sampling::SamplingParams& params,
+                                   const std::string& field);
 
  private:
   grammar::CompilerCache& cache();

@@ -190,14 +190,7 @@ Result<engine::ConstraintPtr> Llm::constrain(const ConstraintSpec& spec, const C
   }
   TextConstraintMaker grammar;
   if (spec.grammar) {
-    auto made = grammars_->make(*spec.grammar, params.get());
-    if (!made.ok()) {
-      Error error = made.error();
-      if (!spec.field.empty()) error.message = spec.field + ": " + error.message;
-      error.field = spec.field;
-      return error;
-    }
-    grammar = std::move(*made);
+    QUIRE_ASSIGN(grammar, grammars_->make(*spec.grammar, params.get(), spec.field));
   }
   if (!reasoning.starts_inside) return make_constraint(std::move(grammar));
   return make_reasoning_gate(reasoning, reasoning_tokens(reasoning), std::move(grammar));

@@ -109,7 +109,7 @@ Status read(const Value& value, const std::string& name, std::optional<T>& to) {
 template <typename T>
 Status read_member(const Value& object, const std::string& name, T& to) {
   const Value* value = object.find(name);
-  return value == nullptr ? Status(wrong(name, "there")) : read(*value, name, to);
+  return value == nullptr ? Status(corrupt({"the receipt's ", name, " is missing"})) : read(*value, name, to);
 }
 
 template <typename T>

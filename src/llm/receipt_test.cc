@@ -164,6 +164,16 @@ TEST(Receipt, RefusesWrongMembers) {
   EXPECT_EQ(read_receipt(json::Array{}).error().message, "the receipt is an array");
 }
 
+TEST(Receipt, SaysThatAMemberIsMissing) {
+  // The error about a member that a receipt lacks read "is missing or is not there".
+  json::Value without{json::Object{}};
+  const json::Value whole = sample().to_json();
+  for (const auto& [name, value] : whole.as_object()) {
+    if (name != "token_ids") without.set(name, value);
+  }
+  EXPECT_EQ(read_receipt(without).error().message, "the receipt's token_ids is missing");
+}
+
 TEST(Receipt, SaysWhatItNeeds) {
   const Origin made = sample().origin;
   Origin here = made;
